@@ -187,7 +187,7 @@ mod tests {
     use super::{Answers, big_text, tool};
 
     #[test]
-    fn big_text_has_the_size_asked_for_and_something_to_escape() {
+    fn the_big_text_has_the_requested_size_and_needs_escapes() {
         for bytes in [0, 1, 100, 1 << 20] {
             assert_eq!(big_text(bytes).len(), bytes);
         }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_definitions_have_a_real_size() {
+    fn tool_definitions_have_a_realistic_size() {
         let size = tool(17, 3).to_string().len();
         assert!((250..=350).contains(&size), "{size}");
     }

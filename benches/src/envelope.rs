@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_envelope_is_refused() {
+    fn an_invalid_envelope_is_rejected() {
         assert!(call(br#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#).is_none());
         assert!(call(br#"{"jsonrpc":"2.0","id":1}"#).is_none());
         assert!(is_answer(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_the_learned_one_with_its_own_id() {
+    fn an_answer_must_equal_the_learned_one_except_for_its_id() {
         let learned = Bytes::from_static(br#"{"id":1000,"result":{}}"#);
         let expected = Expected::with_id(&learned, 1000).unwrap();
         check(&expected, 1000, &learned, true);
@@ -98,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_absent_or_ambiguous_is_not_learned() {
+    fn an_answer_with_an_absent_or_ambiguous_id_is_not_learned() {
         assert!(Expected::with_id(&Bytes::from_static(br#"{"id":1}"#), 1000).is_none());
         assert!(Expected::with_id(&Bytes::from_static(br#"{"id":1000,"x":1000}"#), 1000).is_none());
     }
 
     #[test]
-    fn a_static_answer_has_no_gap() {
+    fn a_static_answer_must_equal_the_learned_bytes() {
         let expected = Expected::always(Bytes::from_static(b"{}"));
         check(&expected, 1000, b"{}", true);
         check(&expected, 1000, b"[]", false);

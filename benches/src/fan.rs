@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_reader_is_told_of_every_update() {
+    async fn every_reader_receives_every_update() {
         let address = feed().await;
         // The server runs in this process, so its CPU time is that of this process.
         let fan = fan(address, Server { address, pid: std::process::id() }, 101).await.unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_update_that_is_missing_fails_the_measurement() {
+    async fn a_missing_update_fails_the_measurement() {
         let address = feed().await;
         let (tally, mut readers) = (Arc::new(Tally::default()), JoinSet::new());
         for stream in open_all(address, 3).await.unwrap() {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_apart_however_they_are_cut() {
+    fn events_are_split_correctly_at_every_chunk_size() {
         let text = b"id: 1\nretry: 1000\ndata: \n\nid: 2\ndata: {\"number\":17}\n\n: keep-alive\n\n";
         for size in 1..=text.len() {
             let (mut events, mut numbers) = (Events::default(), Vec::new());

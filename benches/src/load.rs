@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_static_server_sets_sessions_up() {
+    async fn the_static_server_sets_up_sessions() {
         let target = target(Through::Static, fixed(b"{}").await);
         let load = Load::learn(target, Scenario::Setup).await.unwrap();
         assert!(load.measure(3, Duration::from_millis(50)).await.is_ok());
     }
 
     #[tokio::test]
-    async fn wrong_answers_are_refused() {
+    async fn wrong_answers_are_rejected() {
         let few = target(Through::Direct, backend(5).await);
         assert!(Load::learn(few, Scenario::List).await.is_err());
         let another = fixed(br#"{"jsonrpc":"2.0","id":1000000001,"result":{"content":[]}}"#).await;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_stops_being_right_fails_the_measurement() {
+    async fn a_wrong_answer_fails_the_measurement() {
         let right = br#"{"jsonrpc":"2.0","id":1000000001,"result":{"content":[{"text":"echo: the quick brown fox jumps over the lazy dog"}]}}"#;
         let load = Load::learn(target(Through::Direct, fixed(right).await), Scenario::CallSmall).await.unwrap();
         // The first id of each client is right, and all later ones are wrong.

@@ -111,13 +111,13 @@ mod tests {
     use super::{CpuTime, cpu, field, memory, stat_time};
 
     #[test]
-    fn stat_survives_a_strange_name() {
+    fn stat_is_parsed_with_parentheses_in_the_process_name() {
         let text = "7 (a b) c) S 1 7 7 0 -1 4194560 100 0 0 0 12 30 0 0 20 0 1 0 5 1 1";
         assert_eq!(stat_time(text), Some(Duration::from_millis(420)));
     }
 
     #[test]
-    fn fields_are_bytes() {
+    fn a_memory_field_is_read_in_bytes() {
         assert_eq!(field("VmHWM:\t 9 kB\nVmRSS:\t    1200 kB\n", "VmRSS:"), Some(1200 * 1024));
         assert_eq!(field("VmHWM:\t 9 kB\n", "VmRSS:"), None);
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_end_do_not_make_time_run_backwards() {
+    fn an_ended_thread_does_not_reduce_the_cpu_time() {
         check((&[(1, 100), (2, 7)], 100), (&[(1, 155), (2, 9)], 150), 57);
         check((&[(1, 100), (2, 900)], 1000), (&[(1, 155)], 1060), 55);
         check((&[(1, 100), (2, 900)], 1000), (&[(1, 155)], 1400), 400);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_an_ended_thread_counts() {
+    fn the_cpu_time_of_an_ended_thread_counts() {
         let pid = std::process::id();
         let before = cpu(pid).unwrap();
         // The time of this thread alone, since other tests run in the same process.

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_the_ratio_of_medians_and_may_just_be_reached() {
+    fn a_bar_limits_the_ratio_of_medians_and_permits_equality() {
         let kept = report(&[13.0, 12.0, 90.0]);
         assert!(kept.every_bar_kept());
         assert_eq!(kept.bars[0].measured, "1.30 (1.30 to 8.18)");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_held_against_its_bars() {
+    fn memory_is_compared_with_its_bars() {
         let memory = |rss| Memory { rss, pss: 0, private: 0 };
         let footprint =
             |idle, more| Footprint { idle: memory(idle), with_sessions: memory(idle + more), sessions: 100 };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_are_told_by_their_medians() {
+    fn start_times_are_reported_as_medians() {
         let start = |millis| {
             let time = Duration::from_millis(millis);
             Start { listening: time, listed: 2 * time, ready: 3 * time }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_hold_rates_and_ranks() {
+    fn a_sample_contains_rates_and_percentiles() {
         let sample = Sample::new(
             (1..=100).rev().map(|number| number * 1000).collect(),
             Duration::from_secs(2),

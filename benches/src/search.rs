@@ -210,7 +210,7 @@ mod tests {
     use super::generate_tools;
 
     #[test]
-    fn made_up_tools_are_json_and_the_same_each_time() {
+    fn generated_tools_are_json_and_deterministic() {
         let (one, other) = (generate_tools(100), generate_tools(100));
         for (one, other) in one.iter().zip(&other) {
             assert_eq!(one.definition, other.definition);

@@ -42,7 +42,7 @@ fn assert_sent_to_no_other_client(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn probes_need_no_token_and_any_host_will_do() {
+async fn probes_need_no_token_and_accept_any_host() {
     let gateway = Gateway::start(json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} })).await;
     let client = Client::new(gateway.address);
     ready(&client).await;
@@ -64,7 +64,7 @@ async fn probes_need_no_token_and_any_host_will_do() {
 }
 
 #[tokio::test]
-async fn only_get_and_head_are_answered() {
+async fn probes_metrics_and_api_reads_accept_only_get_and_head() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = Client::new(gateway.address);
     ready(&client).await;
@@ -80,7 +80,7 @@ async fn only_get_and_head_are_answered() {
 }
 
 #[tokio::test]
-async fn sess2_ready_means_that_what_is_offered_is_listed() {
+async fn sess2_a_ready_gateway_lists_the_tools_of_all_started_servers() {
     let servers =
         json!({ "a": fixture_server(&[]), "b": fixture_server(&[]), "bad": { "command": "no-such-program" } });
     let gateway = Gateway::with_servers(servers).await;
@@ -96,7 +96,7 @@ async fn sess2_ready_means_that_what_is_offered_is_listed() {
 }
 
 #[tokio::test]
-async fn sess2_one_server_that_never_answers_does_not_hold_the_gateway_back() {
+async fn sess2_a_server_that_never_answers_does_not_delay_readiness() {
     let servers = json!({ "hanging": fixture_server(&["--hang-handshake"]), "good": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("good_echo").await;
@@ -131,7 +131,7 @@ async fn status_when(client: &Client, condition: &str, is_so: impl Fn(&Value) ->
 }
 
 #[tokio::test]
-async fn met1_met2_d7_the_status_tells_everything_at_a_glance() {
+async fn met1_met2_d7_the_status_reports_servers_calls_entries_and_metrics() {
     let (gateway, client) = three_servers().await;
     for name in ["x", "y"] {
         client.call("a_echo", json!({ "name": name })).await;
@@ -193,7 +193,7 @@ async fn met1_met2_d7_the_status_tells_everything_at_a_glance() {
 }
 
 #[tokio::test]
-async fn servers_are_told_one_by_one_too() {
+async fn each_server_has_a_route_and_an_unknown_name_gets_a_suggestion() {
     let (_gateway, client) = three_servers().await;
     for (id, state) in [("a", "ready"), ("broken", "failed"), ("off", "disabled")] {
         eventually(&format!("{id} is {state}"), || async {
@@ -229,7 +229,7 @@ struct Listed {
 }
 
 #[tokio::test]
-async fn entries_are_told_as_clients_get_them_token_for_token() {
+async fn the_api_returns_entries_exactly_as_clients_receive_them() {
     let servers = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -263,7 +263,7 @@ async fn entries_are_told_as_clients_get_them_token_for_token() {
 }
 
 #[tokio::test]
-async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
+async fn sub15_sessions_are_listed_without_their_full_ids() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) }, "profiles": { "p": {} }, "metaTools": false });
     let gateway = Gateway::start(config).await;
     let first = gateway.client_seeing("a_touch").await;
@@ -320,7 +320,7 @@ async fn await_kind(listener: &mut Listener, kind: &str) -> (Value, String) {
 }
 
 #[tokio::test]
-async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
+async fn events_are_streamed_live_and_a_reader_can_resume() {
     let (gateway, client) = three_servers().await;
     let mut reader = events(&client, &[]).await;
     let (ready, _) = await_kind(&mut reader, "backend_ready").await;
@@ -347,7 +347,7 @@ async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
 }
 
 #[tokio::test]
-async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
+async fn the_number_of_event_readers_is_limited_and_none_delays_the_shutdown() {
     let mut gateway = Gateway::with_servers(json!({})).await;
     let client = Client::new(gateway.address);
     let mut readers = Vec::new();

@@ -65,7 +65,7 @@ fn passed(status: StatusCode) -> bool {
 }
 
 #[tokio::test]
-async fn strange_hosts_and_pages_see_nothing_but_probes() {
+async fn foreign_hosts_and_origins_reach_only_the_probes() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
     let bearer = bearer(stage.gateway.address).await;
     let walked = ROUTES.iter().filter(|route| route.path.starts_with("/api/")).count();
@@ -91,7 +91,7 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
 }
 
 #[tokio::test]
-async fn pages_that_the_configuration_allows_may_use_the_api() {
+async fn allowed_origins_may_use_the_api() {
     let config = json!({ "mcpServers": {}, "gateway": { "allowedOrigins": ["https://app.example"] } });
     let stage = Stage::new(config).await;
     let bearer = bearer(stage.gateway.address).await;
@@ -130,7 +130,7 @@ async fn hard7_every_route_of_the_api_needs_the_admin_token_on_loopback_too() {
 }
 
 #[tokio::test]
-async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_of_clients() {
+async fn hard6_the_client_token_opens_no_operator_route_and_the_admin_token_no_client_route() {
     const ADMIN: &str = "0123456789abcdef";
     const CLIENT: &str = "s3cret-0123456789";
     for own in [None, Some(ADMIN)] {
@@ -160,7 +160,7 @@ async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_
 }
 
 #[tokio::test]
-async fn other_verbs_are_told_which_ones_there_are() {
+async fn other_methods_are_rejected_with_an_allow_header() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
     let bearer = bearer(stage.gateway.address).await;
     for route in ROUTES {
@@ -176,7 +176,7 @@ async fn other_verbs_are_told_which_ones_there_are() {
 }
 
 #[tokio::test]
-async fn without_the_api_there_are_probes_only() {
+async fn a_disabled_api_leaves_only_the_probes() {
     let stage = Stage::new(json!({ "mcpServers": {}, "admin": { "enabled": false } })).await;
     for route in ROUTES {
         let (status, _) = status(&stage.client, route, &[]).await;
@@ -188,7 +188,7 @@ async fn without_the_api_there_are_probes_only() {
 }
 
 #[tokio::test]
-async fn operators_may_have_an_address_of_their_own() {
+async fn the_api_can_listen_on_its_own_address() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) }, "admin": { "listen": "127.0.0.1:0" } });
     let stage = Stage::new(config).await;
     let operators = Client::new(stage.admin_address().await);
@@ -208,7 +208,7 @@ async fn operators_may_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
-async fn from_other_machines_nobody_reads_without_the_token() {
+async fn a_public_admin_address_requires_the_token() {
     let stage = Stage::new(json!({ "mcpServers": {}, "admin": { "listen": "0.0.0.0:0" } })).await;
     let operators = Client::new(stage.admin_address().await);
     let bearer = bearer(stage.gateway.address).await;
@@ -222,7 +222,7 @@ async fn from_other_machines_nobody_reads_without_the_token() {
 }
 
 #[tokio::test]
-async fn the_token_is_written_where_the_operator_wants_it_and_goes_with_the_gateway() {
+async fn the_admin_token_is_written_to_the_configured_file_and_removed_at_exit() {
     let mut stage = Stage::new(json!({ "mcpServers": {}, "admin": { "tokenFile": "secret.token" } })).await;
     let file: PathBuf = stage.scratch.path().join("secret.token");
     assert_eq!(stage.record().await["adminTokenFile"].as_str().map(Path::new), Some(file.as_path()));
@@ -235,7 +235,7 @@ async fn the_token_is_written_where_the_operator_wants_it_and_goes_with_the_gate
 }
 
 #[tokio::test]
-async fn routes_answer_what_the_document_says() {
+async fn routes_answer_as_the_openapi_document_describes() {
     let servers = json!({
         "a": fixture_server(&[]),
         "broken": { "command": "no-such-program" },
@@ -300,7 +300,7 @@ async fn change(stage: &Stage, path: &str, expected: u16) -> Value {
 }
 
 #[tokio::test]
-async fn an_operator_switches_servers_and_reads_the_file_anew() {
+async fn the_api_enables_disables_and_restarts_servers_and_reloads_the_file() {
     let servers = json!({ "a": fixture_server(&[]), "off": { "command": "no-such-program", "enabled": false } });
     let stage = Stage::new(json!({ "mcpServers": servers })).await;
     let client = stage.gateway.client_seeing("a_echo").await;
@@ -330,7 +330,7 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
 }
 
 #[test]
-fn every_route_is_on_the_page_and_no_other() {
+fn the_admin_page_documents_exactly_the_existing_routes() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/admin.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let documented: BTreeSet<_> =

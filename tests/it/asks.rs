@@ -34,7 +34,7 @@ fn url_mode(id: &str) -> String {
 }
 
 #[tokio::test]
-async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
+async fn a_server_request_reaches_the_caller_and_both_messages_stay_verbatim() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
@@ -60,7 +60,7 @@ async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
 }
 
 #[tokio::test]
-async fn ask_without_params_has_none_at_the_client_either() {
+async fn a_server_request_without_params_arrives_without_params() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
         let peer = stage.peer(everything()).await;
@@ -74,7 +74,7 @@ async fn ask_without_params_has_none_at_the_client_either() {
 
 /// One call sends several requests at once, and the client answers them in another order.
 #[tokio::test]
-async fn ask_and_ask_again_before_the_first_answer() {
+async fn server_requests_of_one_call_may_be_answered_in_any_order() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
@@ -93,7 +93,7 @@ async fn ask_and_ask_again_before_the_first_answer() {
 }
 
 #[tokio::test]
-async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
+async fn server_request_ids_of_two_backends_and_client_ids_do_not_collide() {
     let (a, b) = (Backend::start(Back::Stdio).await, Backend::start(Back::Sse).await);
     let gateway = Gateway::with_servers(json!({ "a": a.server(), "b": b.server() })).await;
     let peer = Client::new(gateway.address).listening(everything()).await;
@@ -121,7 +121,7 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
 
 /// RES-4: a link in a sampling message uses the URI that the client can read.
 #[tokio::test]
-async fn ask_res4_links_in_sampling_messages_are_namespaced() {
+async fn res4_links_in_sampling_messages_are_namespaced() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(everything()).await;
     let block = |uri: &str| format!(r#"{{"type":"resource_link","uri":"{uri}","name":"n","odd":1.0}}"#);
@@ -135,7 +135,7 @@ async fn ask_res4_links_in_sampling_messages_are_namespaced() {
 }
 
 #[tokio::test]
-async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_is() {
+async fn an_unattributed_server_request_is_rejected_while_two_clients_have_calls() {
     for front in Front::SHARED {
         for back in Back::SHARED {
             let stage = Stage::start(front, back).await;
@@ -153,7 +153,7 @@ async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_
 }
 
 #[tokio::test]
-async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_flight() {
+async fn a_server_request_on_the_stream_of_a_call_reaches_only_its_client() {
     for front in Front::SHARED {
         let stage = Stage::start(front, Back::Post).await;
         let mut peers = [stage.peer(everything()).await, stage.peer(everything()).await];
@@ -182,7 +182,7 @@ async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_fligh
 }
 
 #[tokio::test]
-async fn ask_without_a_client_in_flight_is_refused() {
+async fn a_server_request_without_a_call_in_flight_is_rejected() {
     for (front, back) in pairs().filter(|(_, back)| Back::SHARED.contains(back)) {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
@@ -197,7 +197,7 @@ async fn ask_without_a_client_in_flight_is_refused() {
 }
 
 #[tokio::test]
-async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
+async fn a_server_request_is_rejected_with_the_capability_that_the_client_lacks() {
     let url = url_mode("e");
     let form = r#"{"message":"m","requestedSchema":{"type":"object","properties":{}}}"#;
     let tools = r#"{"messages":[],"maxTokens":1,"tools":[]}"#;
@@ -241,7 +241,7 @@ async fn declared(peer: &Client) -> Value {
 }
 
 #[tokio::test]
-async fn ask_for_roots_is_answered_by_the_configuration_alone() {
+async fn roots_list_is_answered_from_the_configuration_alone() {
     let roots = json!([{ "uri": "file:///srv/a", "name": "A" }, "file:///srv/b"]);
     for back in Back::ALL {
         for (members, expected) in [
@@ -265,7 +265,7 @@ async fn ask_for_roots_is_answered_by_the_configuration_alone() {
 }
 
 #[tokio::test]
-async fn ask_capabilities_are_declared_as_configured() {
+async fn client_capabilities_are_declared_to_the_server_as_configured() {
     for (members, sampling, elicitation) in [
         (json!({}), true, true),
         (json!({ "declare": ["sampling"] }), true, false),
@@ -283,7 +283,7 @@ async fn ask_capabilities_are_declared_as_configured() {
 
 /// The request is rejected even if the client supports it, because the gateway did not declare it to the server.
 #[tokio::test]
-async fn ask_that_was_not_declared_is_refused() {
+async fn a_server_request_for_an_undeclared_capability_is_rejected() {
     for back in Back::ALL {
         for (session, method, capability) in [
             ("shared", SAMPLING, "sampling"),
@@ -306,7 +306,7 @@ async fn ask_that_was_not_declared_is_refused() {
 }
 
 #[tokio::test]
-async fn ask_ping_is_answered_by_the_gateway() {
+async fn a_ping_of_a_server_is_answered_by_the_gateway() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
@@ -324,7 +324,7 @@ async fn ask_ping_is_answered_by_the_gateway() {
 
 /// A method that no version defines is left to the client.
 #[tokio::test]
-async fn ask_of_an_unknown_method_is_relayed_as_it_is() {
+async fn a_server_request_of_an_unknown_method_is_forwarded_unchanged() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
@@ -338,7 +338,7 @@ async fn ask_of_an_unknown_method_is_relayed_as_it_is() {
 }
 
 #[tokio::test]
-async fn ask_progress_goes_back_under_the_token_of_the_server() {
+async fn progress_of_a_server_request_returns_under_the_token_of_the_server() {
     const PROGRESS: &str = r#""jsonrpc":"2.0","method":"notifications/progress","params""#;
     let progress = |token: &str| format!(r#"{{"progressToken":{token},"progress":1.0,"x":"\u00e9"}}"#);
     for (front, back) in pairs() {
@@ -368,7 +368,7 @@ async fn ask_progress_goes_back_under_the_token_of_the_server() {
 }
 
 #[tokio::test]
-async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else() {
+async fn the_completion_of_a_url_elicitation_reaches_only_its_client() {
     const COMPLETE: &str = "notifications/elicitation/complete";
     for front in Front::SHARED {
         for back in Back::ALL {
@@ -395,7 +395,7 @@ async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else()
 }
 
 #[tokio::test]
-async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them() {
+async fn an_unknown_notification_reaches_the_client_of_its_call() {
     const THING: &str = "vendor/thing";
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
@@ -416,7 +416,7 @@ async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them
 
 /// A notification without a certain recipient is dropped.
 #[tokio::test]
-async fn ask_notifications_nobody_knows_are_not_guessed() {
+async fn an_unknown_notification_without_attribution_is_dropped() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
         let (mut busy, mut notifying) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -437,7 +437,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
 
 /// A client that reads only the stream of its call receives the request there.
 #[tokio::test]
-async fn ask_reaches_a_client_without_a_session_stream() {
+async fn a_server_request_reaches_a_client_without_a_session_stream() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
         drop(stage.peer(everything()).await);

@@ -44,7 +44,7 @@ fn outcome(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
+async fn a_server_request_without_an_answer_times_out_and_is_cancelled() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "300ms" }), json!({})).await;
         let peer = stage.peer(abilities()).await;
@@ -68,7 +68,7 @@ fn answers(stage: &Stage) -> usize {
 }
 
 #[tokio::test]
-async fn ask_is_answered_once_and_other_answers_are_counted() {
+async fn a_server_request_is_answered_once_and_stray_answers_are_counted() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
@@ -97,7 +97,7 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
 }
 
 #[tokio::test]
-async fn ask_that_its_server_cancels_is_called_off() {
+async fn a_server_request_that_its_server_cancels_is_cancelled_at_the_client() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
@@ -113,7 +113,7 @@ async fn ask_that_its_server_cancels_is_called_off() {
 }
 
 #[tokio::test]
-async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
+async fn cancelling_a_call_cancels_its_open_server_request() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
@@ -134,7 +134,7 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
 }
 
 #[tokio::test]
-async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
+async fn a_server_request_to_a_disconnected_client_is_answered_with_an_error() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
@@ -151,7 +151,7 @@ async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
 
 /// The next client on the same link receives its requests normally.
 #[tokio::test]
-async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
+async fn a_server_request_to_a_disconnected_client_does_not_affect_the_next_client() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
@@ -188,7 +188,7 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
 /// ROUTE-3: the timeout of a call pauses while its server request is open, and resumes afterwards. A second call, which
 /// starts later and times out, proves that the time had passed.
 #[tokio::test]
-async fn ask_route3_the_clock_of_its_call_stands_still() {
+async fn route3_an_open_server_request_pauses_the_timeout_of_its_call() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "800ms" })).await;
         let peer = stage.peer(abilities()).await;
@@ -208,7 +208,7 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
 /// A server that sends a request and returns without waiting. The request continues without its call, and the server
 /// receives its outcome.
 #[tokio::test]
-async fn ask_that_outlives_its_call_still_has_one_end() {
+async fn a_server_request_that_outlives_its_call_is_answered_once() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
         let peer = stage.peer(abilities()).await;
@@ -228,7 +228,7 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
 /// A second server request with an open id is a replay on a resumed stream, or a protocol violation. It is ignored,
 /// because an error would answer the first.
 #[tokio::test]
-async fn ask_under_an_id_that_is_in_use_is_passed_over() {
+async fn a_server_request_with_an_id_in_use_is_ignored() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
         let peer = stage.peer(abilities()).await;
@@ -244,7 +244,7 @@ async fn ask_under_an_id_that_is_in_use_is_passed_over() {
 
 /// The server ends while its request is open. The client receives a cancellation.
 #[tokio::test]
-async fn ask_of_a_server_that_is_gone_is_called_off() {
+async fn a_crash_of_the_server_cancels_its_open_request() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
         let peer = stage.peer(abilities()).await;
@@ -258,7 +258,7 @@ async fn ask_of_a_server_that_is_gone_is_called_off() {
     }
 }
 
-/// The event that the server of [`ask_that_is_told_again_on_anothers_stream_reaches_nobody`] sends to every client that
+/// The event that the server of [`a_server_request_replayed_on_another_stream_reaches_no_client`] sends to every client that
 /// resumes.
 const REPLAYED: &str = concat!(
     "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"once\",\"method\":\"sampling/createMessage\",",
@@ -271,7 +271,7 @@ fn stream(body: &str) -> Vec<u8> {
 
 /// Some servers replay the streams of all calls to any client that resumes one.
 #[tokio::test]
-async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
+async fn a_server_request_replayed_on_another_stream_reaches_no_client() {
     let server = RawServer::rejecting(
         |method| (method == RESUME).then(|| stream(REPLAYED)),
         |arguments| match arguments["requests"] == true {

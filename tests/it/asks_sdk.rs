@@ -66,7 +66,7 @@ fn check(report: &Report, mark: &str) {
 
 /// The clients and the server work together without a gateway.
 #[tokio::test]
-async fn ask_sdk_without_a_gateway() {
+async fn sdk_clients_answer_server_requests_without_a_gateway() {
     let program = reference_program("server-everything");
     for sdk in Sdk::ALL {
         // The server requests the roots at any time. After it has them, no such request is under way when the client
@@ -81,7 +81,7 @@ async fn ask_sdk_without_a_gateway() {
 }
 
 #[tokio::test]
-async fn ask_sdk_every_sdk_answers_over_every_front() {
+async fn every_sdk_answers_server_requests_over_every_front() {
     for sdk in Sdk::ALL {
         let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
         let gateway = Gateway::start(config.clone()).await;
@@ -94,7 +94,7 @@ async fn ask_sdk_every_sdk_answers_over_every_front() {
 
 /// Runs the script over each of the server's HTTP transports.
 #[tokio::test]
-async fn ask_sdk_everything_over_http_and_sse() {
+async fn server_everything_sends_requests_over_http_and_sse() {
     for mode in ["streamableHttp", "sse"] {
         let server = Everything::start(mode).await;
         let gateway = Gateway::with_servers(json!({ "every": server.server() })).await;
@@ -105,7 +105,7 @@ async fn ask_sdk_everything_over_http_and_sse() {
 
 /// All clients share one session with the server, and each call has a stream of its own there.
 #[tokio::test]
-async fn ask_sdk_clients_side_by_side_are_asked_for_their_own_calls_only() {
+async fn concurrent_sdk_clients_receive_only_the_server_requests_of_their_own_calls() {
     const ROUNDS: usize = 10;
     let server = Everything::start("streamableHttp").await;
     let servers = json!({ "every": server.server(), "start": fixture_server(&[]) });

@@ -32,7 +32,7 @@ async fn tour(client: &Client) {
 }
 
 #[tokio::test]
-async fn srv2_clients_with_a_handshake_use_backends_without() {
+async fn srv2_legacy_clients_use_modern_backends() {
     let http = HttpFixture::start(&["--era", "modern"]).await;
     for server in [http.server(), fixture_server(&["--era", "modern"])] {
         let gateway = gateway_of(server).await;
@@ -45,7 +45,7 @@ async fn srv2_clients_with_a_handshake_use_backends_without() {
 }
 
 #[tokio::test]
-async fn srv2_a_backend_with_both_serves_each_client_in_its_own_way() {
+async fn srv2_a_dual_era_backend_serves_legacy_clients_over_a_legacy_link() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let gateway = gateway_of(fixture_server(&["--era", "both", "--start-log", path_text(&log)])).await;
@@ -60,7 +60,7 @@ async fn srv2_a_backend_with_both_serves_each_client_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn srv2_a_backend_that_refuses_the_handshake_is_not_asked_again() {
+async fn srv2_a_rejected_legacy_handshake_is_not_repeated() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let gateway = gateway_of(fixture_server(&["--era", "modern", "--start-log", path_text(&log)])).await;
@@ -77,7 +77,7 @@ async fn srv2_a_backend_that_refuses_the_handshake_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn srv2_a_client_s_own_link_is_of_its_kind_where_it_can_be() {
+async fn srv2_a_per_client_link_uses_the_era_of_its_client_if_the_backend_has_it() {
     for (era, expected) in [("both", "2025-11-25"), ("modern", "2026-07-28")] {
         let http = HttpFixture::start(&["--era", era]).await;
         for server in [http.server(), fixture_server(&["--era", era])] {
@@ -91,7 +91,7 @@ async fn srv2_a_client_s_own_link_is_of_its_kind_where_it_can_be() {
 }
 
 #[tokio::test]
-async fn srv2_what_is_configured_is_not_tried_otherwise() {
+async fn srv2_a_configured_era_is_the_only_one_tried() {
     let legacy = Scripted::start(|seen, _| seen.legacy()).await;
     let gateway = gateway_of(with(http_server(legacy.address), "protocol", json!("legacy"))).await;
     gateway.client_seeing("a_t").await;
@@ -105,7 +105,7 @@ async fn srv2_what_is_configured_is_not_tried_otherwise() {
 }
 
 #[tokio::test]
-async fn srv2_a_server_is_asked_once_and_then_known() {
+async fn srv2_a_rejected_probe_is_followed_by_the_legacy_handshake() {
     let server = Scripted::start(|seen, _| match (seen.verb(), seen.method()) {
         ("POST", "server/discover") => seen.error("400 Bad Request", json!({"code": -32000, "message": "No session"})),
         ("POST", "tools/call") => seen.error("404 Not Found", json!({"code": -32001, "message": "Session not found"})),
@@ -127,7 +127,7 @@ async fn srv2_a_server_is_asked_once_and_then_known() {
 }
 
 #[tokio::test]
-async fn srv2_no_permission_and_no_health_say_nothing_of_a_server() {
+async fn srv2_http_401_403_and_503_do_not_decide_the_era() {
     for status in ["401 Unauthorized", "403 Forbidden", "503 Service Unavailable"] {
         let server = Scripted::start(move |_, _| Reply::Bytes(crate::raw_server::response(status, "", ""))).await;
         let gateway = gateway_of(http_server(server.address)).await;
@@ -137,7 +137,7 @@ async fn srv2_no_permission_and_no_health_say_nothing_of_a_server() {
 }
 
 #[tokio::test]
-async fn srv2_a_server_that_wants_another_version_is_asked_once_more() {
+async fn srv2_an_unsupported_version_error_repeats_the_probe() {
     let schema = json!({"type": "object"});
     let server = Scripted::start(move |seen, before| match (seen.method(), before) {
         ("server/discover", 0) => {
@@ -159,7 +159,7 @@ const ENDS: &str =
 const UNANSWERED: &str = r#"grep --line-buffered -v server/discover | "$@""#;
 
 #[tokio::test]
-async fn srv2_processes_that_cannot_be_asked_have_their_handshake() {
+async fn srv2_processes_that_do_not_answer_the_probe_get_the_legacy_handshake() {
     for script in [ENDS, UNANSWERED] {
         let config = json!({
             "policies": { "startTimeout": "8s" },
@@ -173,7 +173,7 @@ async fn srv2_processes_that_cannot_be_asked_have_their_handshake() {
 }
 
 #[tokio::test]
-async fn srv2_a_server_that_changes_its_kind_is_found_again() {
+async fn srv2_a_server_that_changes_its_era_is_detected_again() {
     let mut server = HttpFixture::start(&["--era", "modern"]).await;
     let gateway = gateway_of(server.server()).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -190,7 +190,7 @@ async fn srv2_a_server_that_changes_its_kind_is_found_again() {
 }
 
 #[tokio::test]
-async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
+async fn srv2_headers_repeat_annotated_arguments_and_badly_annotated_tools_are_left_out() {
     let http = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let gateway = gateway_of(http.server()).await;
     let client = gateway.client_seeing("a_headed").await;
@@ -208,7 +208,7 @@ async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
 }
 
 #[tokio::test]
-async fn srv2_the_sender_is_the_client_and_its_level_what_it_asked_for() {
+async fn srv2_modern_requests_carry_the_capabilities_and_log_level_of_the_client() {
     let schema = json!({"type": "object"});
     let server = Scripted::start(move |seen, _| seen.modern(&schema)).await;
     let config = with(http_server(server.address), "declare", json!(["elicitation"]));
@@ -233,7 +233,7 @@ async fn srv2_the_sender_is_the_client_and_its_level_what_it_asked_for() {
 }
 
 #[tokio::test]
-async fn srv2_a_refusal_for_headers_is_sent_again_when_the_tool_is_known_anew() {
+async fn srv2_a_call_rejected_for_its_headers_is_repeated_once_with_a_fresh_listing() {
     let plain = json!({"type": "object", "properties": {"r": {"type": "string"}}});
     let marked = json!({"type": "object", "properties": {"r": {"type": "string", "x-mcp-header": "R"}}});
     let server = Scripted::start(move |seen, before| match seen.method() {
@@ -254,7 +254,7 @@ async fn srv2_a_refusal_for_headers_is_sent_again_when_the_tool_is_known_anew() 
 }
 
 #[tokio::test]
-async fn route3_hanging_up_is_how_a_call_without_a_session_is_cancelled() {
+async fn route3_a_modern_call_is_cancelled_by_closing_its_stream() {
     let schema = json!({"type": "object"});
     let server = Scripted::start(move |seen, _| match seen.method() {
         "tools/call" => Reply::Held(
@@ -277,7 +277,7 @@ async fn route3_hanging_up_is_how_a_call_without_a_session_is_cancelled() {
 }
 
 #[tokio::test]
-async fn f5_a_stream_without_its_answer_is_lost_and_nothing_is_sent_twice() {
+async fn f5_a_stream_that_ends_without_an_answer_fails_its_call_and_nothing_is_resent() {
     let schema = json!({"type": "object"});
     let server = Scripted::start(move |seen, _| match seen.method() {
         "tools/call" => Reply::Bytes(

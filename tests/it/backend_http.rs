@@ -31,7 +31,7 @@ async fn http3_answers_as_json_and_as_streams_are_understood() {
 }
 
 #[tokio::test]
-async fn p2_progress_and_log_lines_reach_only_the_call_they_belong_to() {
+async fn p2_progress_and_log_messages_reach_only_their_own_call() {
     for arguments in [&["--reply", "sse"][..], &[]] {
         let backend = HttpFixture::start(arguments).await;
         let gateway = Gateway::with_servers(json!({ "a": backend.server() })).await;
@@ -61,7 +61,7 @@ async fn p2_progress_and_log_lines_reach_only_the_call_they_belong_to() {
 }
 
 #[tokio::test]
-async fn reg3_a_change_told_on_the_get_stream_reaches_every_client() {
+async fn reg3_a_list_change_on_the_get_stream_reaches_every_client() {
     for arguments in [&[][..], &["--reply", "sse"]] {
         let backend = HttpFixture::start(arguments).await;
         let gateway = Gateway::with_servers(json!({ "a": backend.server() })).await;
@@ -94,7 +94,7 @@ async fn srv2_backends_without_a_get_stream_or_sessions_work() {
 }
 
 #[tokio::test]
-async fn configured_headers_are_sent_and_the_clients_own_are_not() {
+async fn configured_headers_are_sent_to_the_backend_and_client_headers_are_not() {
     let backend = HttpFixture::start(&[]).await;
     let mut server = backend.server();
     server["headers"] = json!({ "X-Team": "goblins", "Authorization": "Bearer for-the-backend" });
@@ -133,7 +133,7 @@ async fn f8_calls_after_a_forgotten_session_succeed_and_run_once() {
 }
 
 #[tokio::test]
-async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
+async fn d14_a_lost_backend_keeps_its_listing_and_reconnects() {
     let backend = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let servers = json!({ "a": http_server(proxy.addr()), "other": fixture_server(&[]) });
@@ -162,7 +162,7 @@ async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
 }
 
 #[tokio::test]
-async fn f7_a_half_open_backend_hurts_only_its_own_callers() {
+async fn f7_a_half_open_backend_affects_only_its_own_callers() {
     let backend = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let mut server = http_server(proxy.addr());
@@ -218,7 +218,7 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
 }
 
 #[tokio::test]
-async fn srv2_a_backends_pings_are_answered_and_other_asks_refused_by_name() {
+async fn srv2_a_ping_of_a_backend_is_answered_and_roots_list_is_rejected_by_name() {
     let backend = HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({ "pipe": fixture_server(&[]), "http": backend.server() })).await;
     for (server, via) in [("pipe", "call"), ("http", "call"), ("http", "get")] {
@@ -231,7 +231,7 @@ async fn srv2_a_backends_pings_are_answered_and_other_asks_refused_by_name() {
 }
 
 #[tokio::test]
-async fn f4_a_throttled_backend_hurts_only_its_own_callers() {
+async fn f4_a_throttled_backend_affects_only_its_own_callers() {
     let backend = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()), "good": fixture_server(&[]) })).await;
@@ -249,7 +249,7 @@ async fn f4_a_throttled_backend_hurts_only_its_own_callers() {
 }
 
 #[tokio::test]
-async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
+async fn f5_garbage_from_a_backend_fails_only_its_own_calls() {
     let backend = HttpFixture::start(&["--reply", "sse"]).await;
     let proxy = FaultProxy::start(backend.address);
     let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()), "good": fixture_server(&[]) })).await;
@@ -287,7 +287,7 @@ async fn p3_a_call_that_was_sent_is_never_sent_again() {
 }
 
 #[tokio::test]
-async fn d12_what_http_refuses_is_told_clearly() {
+async fn d12_an_http_failure_is_reported_with_its_status_and_a_hint() {
     let server = RawServer::start(|arguments| {
         let status = arguments["status"].as_str().unwrap_or_default();
         let headers = "Content-Type: text/html\r\nLocation: http://127.0.0.1:1/elsewhere\r\n";
@@ -314,7 +314,7 @@ async fn d12_what_http_refuses_is_told_clearly() {
 /// D12: some servers report an expired session with status 400 and name the session. An error with the id of the
 /// request is a response to it.
 #[tokio::test]
-async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of_sessions() {
+async fn d12_p3_an_error_with_the_request_id_is_an_answer_even_if_it_mentions_sessions() {
     let hello = |method: &str| {
         let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}});
         // The first request of a link has the first id.
@@ -340,7 +340,7 @@ async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of
 }
 
 #[tokio::test]
-async fn d12_a_backend_that_lets_nobody_in_is_explained_in_the_log() {
+async fn d12_a_backend_that_answers_401_is_explained_in_the_log() {
     let reject = |_: &str| Some(response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", "unauthorized"));
     let server = RawServer::rejecting(reject, |_| Vec::new()).await;
     let servers = json!({ "locked": http_server(server.address), "good": fixture_server(&[]) });
@@ -350,7 +350,7 @@ async fn d12_a_backend_that_lets_nobody_in_is_explained_in_the_log() {
 }
 
 #[tokio::test]
-async fn reg1_a_list_whose_connection_broke_is_fetched_again() {
+async fn reg1_a_list_is_fetched_again_after_a_broken_connection() {
     static BROKE: AtomicBool = AtomicBool::new(false);
     let reject = |method: &str| (method == "tools/list" && !BROKE.swap(true, Ordering::SeqCst)).then(Vec::new);
     let server = RawServer::rejecting(reject, |_| Vec::new()).await;
@@ -360,7 +360,7 @@ async fn reg1_a_list_whose_connection_broke_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn p1_an_answer_for_another_request_is_refused() {
+async fn p1_an_answer_for_another_request_is_rejected() {
     let server = RawServer::start(|arguments| {
         let body = json!({"jsonrpc": "2.0", "id": 424_242, "result": {"content": []}, "was": arguments["id"]});
         response("200 OK", "Content-Type: application/json\r\n", &body.to_string())

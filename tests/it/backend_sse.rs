@@ -52,7 +52,7 @@ async fn srv2_all_forms_of_endpoints_and_answers_are_understood() {
 }
 
 #[tokio::test]
-async fn p2_progress_reaches_its_call_and_log_lines_the_only_client() {
+async fn p2_progress_reaches_its_call_and_log_messages_reach_the_only_client_with_calls() {
     let backend = start(&[]).await;
     let gateway = gateway_with(typed(backend.server(), "sse")).await;
     let one = gateway.client_seeing("a_progress").await;
@@ -80,7 +80,7 @@ async fn p2_progress_reaches_its_call_and_log_lines_the_only_client() {
 }
 
 #[tokio::test]
-async fn reg3_a_change_told_on_the_stream_reaches_every_client() {
+async fn reg3_a_list_change_on_the_stream_reaches_every_client() {
     let backend = start(&[]).await;
     let gateway = gateway_with(typed(backend.server(), "sse")).await;
     let client = gateway.client_seeing("a_change_tools").await;
@@ -91,7 +91,7 @@ async fn reg3_a_change_told_on_the_stream_reaches_every_client() {
 }
 
 #[tokio::test]
-async fn srv2_headers_are_sent_and_asks_answered() {
+async fn srv2_configured_headers_are_sent_and_server_requests_are_answered() {
     let backend = start(&[]).await;
     let mut server = typed(backend.server(), "sse");
     server["headers"] = json!({ "X-Team": "goblins" });
@@ -105,7 +105,7 @@ async fn srv2_headers_are_sent_and_asks_answered() {
 }
 
 #[tokio::test]
-async fn an_endpoint_of_another_origin_is_refused() {
+async fn an_endpoint_of_another_origin_is_rejected() {
     let other = RawServer::start(|_| Vec::new()).await;
     let endpoint = format!("http://{}/messages?session=", other.address);
     let backend = start(&["--endpoint", &endpoint]).await;
@@ -116,7 +116,7 @@ async fn an_endpoint_of_another_origin_is_refused() {
 }
 
 #[tokio::test]
-async fn p3_a_cut_stream_fails_what_was_sent_and_is_opened_again() {
+async fn p3_a_cut_stream_fails_the_sent_calls_and_is_opened_again() {
     let backend = start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let servers = json!({ "a": typed(http_server(proxy.addr()), "sse"), "other": fixture_server(&[]) });
@@ -175,7 +175,7 @@ async fn f6_an_oversize_event_fails_its_own_call_only() {
 }
 
 #[tokio::test]
-async fn route3_f7_a_silent_backend_hurts_only_its_callers_and_hears_of_their_end() {
+async fn route3_f7_a_silent_backend_affects_only_its_callers_and_receives_cancellations() {
     let backend = start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let mut server = typed(http_server(proxy.addr()), "sse");
@@ -199,7 +199,7 @@ async fn route3_f7_a_silent_backend_hurts_only_its_callers_and_hears_of_their_en
 }
 
 #[tokio::test]
-async fn f5_garbage_on_the_stream_ends_nothing_but_itself() {
+async fn f5_garbage_on_the_stream_fails_only_calls_of_that_backend() {
     let backend = start(&[]).await;
     let proxy = FaultProxy::start(backend.address);
     let servers = json!({ "a": typed(http_server(proxy.addr()), "sse"), "good": fixture_server(&[]) });
@@ -215,7 +215,7 @@ async fn f5_garbage_on_the_stream_ends_nothing_but_itself() {
 }
 
 #[tokio::test]
-async fn srv2_a_url_of_unsaid_type_is_tried_as_sse_where_post_is_refused() {
+async fn srv2_a_url_without_a_type_is_tried_as_sse_after_a_rejected_post() {
     for status in ["400", "404", "405"] {
         let backend = start(&["--post-status", status]).await;
         let gateway = gateway_with(backend.server()).await;
@@ -227,7 +227,7 @@ async fn srv2_a_url_of_unsaid_type_is_tried_as_sse_where_post_is_refused() {
 
 /// The gateway follows a server that changes its transport, whichever it detected before.
 #[tokio::test]
-async fn srv2_what_was_found_is_not_for_ever() {
+async fn srv2_a_server_that_changes_its_transport_is_detected_again() {
     let streamable = HttpFixture::start(&[]).await;
     let gateway = gateway_with(streamable.server()).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -257,7 +257,7 @@ fn reject(method: &str, status: &str, body: &str) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn srv2_other_refusals_say_nothing_of_the_transport() {
+async fn srv2_other_failures_and_servers_of_type_http_are_not_tried_as_sse() {
     let servers = [
         RawServer::rejecting(|method| reject(method, "401 Unauthorized", ""), |_| Vec::new()).await,
         RawServer::rejecting(|method| reject(method, "500 Internal Server Error", ""), |_| Vec::new()).await,
@@ -290,7 +290,7 @@ async fn srv2_other_refusals_say_nothing_of_the_transport() {
 }
 
 #[tokio::test]
-async fn d12_why_there_is_no_sse_is_told_with_both_attempts() {
+async fn d12_a_failed_sse_connection_is_reported_with_each_attempt_and_its_reason() {
     let page = |_: &str| Some(response("404 Not Found", "Content-Type: text/html\r\n", "<h1>no</h1>"));
     let nothing = RawServer::rejecting(page, |_| Vec::new()).await;
     let website = |_: &str| Some(response("200 OK", "Content-Type: text/html\r\n", "<h1>hello</h1>"));
@@ -318,7 +318,7 @@ async fn d12_why_there_is_no_sse_is_told_with_both_attempts() {
 }
 
 #[tokio::test]
-async fn the_check_shows_which_transport_was_found() {
+async fn the_check_shows_the_detected_transport() {
     let backend = start(&[]).await;
     let scratch = Scratch::new();
     let path = scratch.write("goblin.json", &json!({ "mcpServers": { "a": backend.server() } }).to_string());

@@ -23,7 +23,7 @@ async fn environment_and_working_directory_reach_the_child() {
 }
 
 #[tokio::test]
-async fn f5_stderr_lands_in_the_log_without_what_a_terminal_would_obey() {
+async fn f5_stderr_is_logged_without_control_characters() {
     let server = scripted_server(r#"printf 'up \033[31mred\007 \342\200\256done\n' >&2; exec "$@""#, &[]);
     let gateway = Gateway::with_servers(json!({ "noisy": server })).await;
     let line = await_log(&gateway, &["noisy", "up [31mred done"]).await;
@@ -31,7 +31,7 @@ async fn f5_stderr_lands_in_the_log_without_what_a_terminal_would_obey() {
 }
 
 #[tokio::test]
-async fn f5_more_stderr_than_a_pipe_holds_stops_nobody() {
+async fn f5_more_stderr_than_a_pipe_holds_blocks_no_call() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--stderr-noise"]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     for number in 0..50 {
@@ -40,7 +40,7 @@ async fn f5_more_stderr_than_a_pipe_holds_stops_nobody() {
 }
 
 #[tokio::test]
-async fn f5_valid_messages_among_garbage_are_answered() {
+async fn f5_valid_answers_among_garbage_are_delivered() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let server = fixture_server(&["--garbage", "--start-log", path_text(&log)]);
@@ -56,7 +56,7 @@ async fn f5_valid_messages_among_garbage_are_answered() {
 }
 
 #[tokio::test]
-async fn f5_a_flood_of_junk_notifications_is_read_through() {
+async fn f5_a_flood_of_junk_notifications_blocks_no_call() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--flood", "30000"]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     assert_eq!(client.call_text("a_echo", json!({"a": 1})).await, r#"{"a":1}"#);
@@ -96,7 +96,7 @@ async fn f6_an_endless_line_is_dropped_in_bounded_memory() {
 }
 
 #[tokio::test]
-async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_back() {
+async fn f1_a_crash_gives_each_call_in_flight_one_error_and_the_backend_restarts() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", path_text(&file)]) })).await;
@@ -127,7 +127,7 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
 }
 
 #[tokio::test]
-async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() {
+async fn f1_a_running_child_that_closes_its_input_is_lost_and_started_again() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     // The handshake and the lists are six lines. The seventh line is never read.
@@ -147,7 +147,7 @@ async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() 
 }
 
 #[tokio::test]
-async fn f1_a_child_that_stays_but_closes_its_output_is_ended_and_started_again() {
+async fn f1_a_running_child_that_closes_its_output_is_ended_and_started_again() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let script = format!("exec 1>&-; echo $$ > '{}'; exec sleep 600", file.display());
@@ -159,7 +159,7 @@ async fn f1_a_child_that_stays_but_closes_its_output_is_ended_and_started_again(
 }
 
 #[tokio::test]
-async fn f8_a_backend_that_comes_back_with_other_tools_is_listed_anew() {
+async fn f8_a_backend_that_restarts_with_other_tools_is_listed_again() {
     let scratch = Scratch::new();
     let (file, again) = (scratch.path().join("pid"), scratch.path().join("again"));
     let script =
@@ -200,7 +200,7 @@ async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
 }
 
 #[tokio::test]
-async fn f3_a_handshake_that_does_not_come_delays_nobody_and_the_late_one_joins() {
+async fn f3_a_hanging_handshake_delays_no_other_backend_and_a_late_backend_is_added() {
     let scratch = Scratch::new();
     let gate = scratch.path().join("gate");
     let gated = format!(r#"while [ ! -e '{}' ]; do sleep 0.05; done; exec "$@""#, gate.display());
@@ -221,7 +221,7 @@ async fn f3_a_handshake_that_does_not_come_delays_nobody_and_the_late_one_joins(
 }
 
 #[tokio::test]
-async fn f3_a_handshake_that_hangs_is_given_up_and_tried_again() {
+async fn f3_a_hanging_handshake_times_out_and_is_tried_again() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let server = fixture_server(&["--hang-handshake", "--start-log", path_text(&log)]);
@@ -232,7 +232,7 @@ async fn f3_a_handshake_that_hangs_is_given_up_and_tried_again() {
 }
 
 #[tokio::test]
-async fn d14_a_command_that_is_gone_is_named_in_the_log_and_not_to_callers() {
+async fn d14_a_missing_command_is_named_in_the_log_but_not_to_callers() {
     let scratch = Scratch::new();
     let (file, command) = (scratch.path().join("pid"), scratch.path().join("server"));
     std::os::unix::fs::symlink(fixture(), &command).expect("room for a link");
@@ -261,7 +261,7 @@ async fn d14_a_command_that_is_gone_is_named_in_the_log_and_not_to_callers() {
 }
 
 #[tokio::test]
-async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answers_are_dropped() {
+async fn f3_a_stopped_child_affects_only_its_own_callers_and_late_answers_are_dropped() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let mut stopped = fixture_server(&["--ignore-cancel", "--pid-file", path_text(&file)]);
@@ -292,7 +292,7 @@ async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answe
 }
 
 #[tokio::test]
-async fn route3_a_call_without_sign_of_life_is_cancelled_and_progress_is_one() {
+async fn route3_a_call_without_a_sign_of_life_is_cancelled_and_progress_restarts_its_timeout() {
     let mut server = fixture_server(&[]);
     server["timeout"] = json!("1500ms");
     server["tools"] = json!({ "timeouts": { "hang": "100ms" } });
@@ -336,7 +336,7 @@ async fn reg1_every_page_of_every_list_is_fetched() {
 }
 
 #[tokio::test]
-async fn reg3_tools_registered_late_are_told_and_listed() {
+async fn reg3_tools_registered_late_are_announced_and_listed() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--late-tools", "1500"]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     let mut listener = gateway.client().await.listen().await;
@@ -346,7 +346,7 @@ async fn reg3_tools_registered_late_are_told_and_listed() {
 }
 
 #[tokio::test]
-async fn f9_a_storm_that_changes_nothing_is_not_passed_on() {
+async fn f9_a_storm_of_list_changed_without_a_change_is_not_forwarded() {
     let server = fixture_server(&["--list-changed-storm", "5000"]);
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     gateway.client_seeing("a_echo").await;

@@ -110,7 +110,7 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn err1_bad_input_over_http_is_answered_and_the_session_works_on() {
+async fn err1_bad_input_over_http_gets_an_error_and_the_session_continues() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     for (bytes, code, status) in table() {
@@ -126,7 +126,7 @@ async fn err1_bad_input_over_http_is_answered_and_the_session_works_on() {
 }
 
 #[tokio::test]
-async fn err1_bad_input_over_stdio_is_answered_and_the_connection_works_on() {
+async fn err1_bad_input_over_stdio_gets_an_error_and_the_connection_continues() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
@@ -147,7 +147,7 @@ async fn err1_bad_input_over_stdio_is_answered_and_the_connection_works_on() {
 }
 
 #[tokio::test]
-async fn err1_bad_notifications_are_not_answered_and_harm_nothing() {
+async fn err1_bad_notifications_get_no_answer_and_the_session_continues() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for params in
@@ -159,7 +159,7 @@ async fn err1_bad_notifications_are_not_answered_and_harm_nothing() {
 }
 
 #[tokio::test]
-async fn res11_a_cursor_of_another_list_is_refused() {
+async fn res11_a_cursor_of_another_list_is_rejected() {
     let config = json!({ "policies": { "pageSize": 1 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -192,7 +192,7 @@ fn echo(id: Value, n: u64) -> String {
 }
 
 #[tokio::test]
-async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
+async fn err1_a_reused_id_is_rejected_and_the_first_request_is_answered_over_http() {
     let (_scratch, pid_file, server) = freezable().await;
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -219,7 +219,7 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
 }
 
 #[tokio::test]
-async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_stdio() {
+async fn err1_a_reused_id_is_rejected_and_the_first_request_is_answered_over_stdio() {
     let (_scratch, pid_file, server) = freezable().await;
     let client = Client::stdio(json!({ "mcpServers": { "a": server } })).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
@@ -240,7 +240,7 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_stdio() {
 }
 
 #[tokio::test]
-async fn sess1_the_same_id_in_two_sessions_means_two_requests() {
+async fn sess1_two_sessions_may_use_the_same_request_id() {
     let (_scratch, pid_file, server) = freezable().await;
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_echo").await;

@@ -100,7 +100,7 @@ async fn standalone_starts_servers_of_its_own() {
 }
 
 #[tokio::test]
-async fn another_text_of_the_configuration_is_another_gateway() {
+async fn a_client_with_another_configuration_text_starts_its_own_gateway() {
     let home = home(json!({}), json!({}));
     let _gateway = Gateway::of(home.serve(0)).await;
     let text = std::fs::read_to_string(&home.config).expect("a configuration");
@@ -110,7 +110,7 @@ async fn another_text_of_the_configuration_is_another_gateway() {
 }
 
 #[tokio::test]
-async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
+async fn a_bridge_requires_equal_variables_and_accepts_unset_ones() {
     let scratch = Scratch::new();
     let server = json!({ "command": fixture(), "env": { "KEY": "${GOBLIN_TEST_KEY}" } });
     let config = scratch.write("goblin.json", &json!({ "mcpServers": { "a": server } }).to_string());
@@ -130,7 +130,7 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_record_of_a_killed_gateway_is_no_gateway() {
+async fn the_record_of_a_killed_gateway_is_ignored() {
     let home = home(json!({}), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
     gateway.child.kill().await.expect("the process can be killed");
@@ -153,7 +153,7 @@ async fn a_gateway_that_does_not_answer_is_not_used() {
 }
 
 #[tokio::test]
-async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
+async fn parallel_calls_are_answered_under_their_ids_and_progress_is_forwarded() {
     let home = home(json!({}), json!({}));
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
@@ -222,7 +222,7 @@ async fn big_messages_pass_in_both_directions() {
 }
 
 #[tokio::test]
-async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
+async fn a_rejection_by_the_gateway_is_reported_under_the_request_id() {
     let home = home(json!({ "maxBodySize": "8KiB" }), json!({}));
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
@@ -235,7 +235,7 @@ async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
 }
 
 #[tokio::test]
-async fn the_token_is_found_with_the_gateway_or_given() {
+async fn the_bridge_takes_the_token_from_the_gateway_record_a_file_or_a_variable() {
     let home = home(json!({ "token": "s3cret-token-0123" }), json!({}));
     let gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
@@ -263,7 +263,7 @@ async fn the_token_is_found_with_the_gateway_or_given() {
 }
 
 #[tokio::test]
-async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
+async fn the_bridge_continues_after_a_restart_of_a_killed_gateway_and_resends_no_call() {
     let home = home(json!({}), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
     let port = gateway.address.port();
@@ -303,7 +303,7 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
 }
 
 #[tokio::test]
-async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
+async fn a_request_for_a_forgotten_session_is_sent_again_and_runs_once() {
     let home = home(json!({}), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
     let port = gateway.address.port();
@@ -330,7 +330,7 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_input_ends_it_after_what_is_open() {
+async fn the_end_of_the_input_ends_the_bridge_after_its_open_calls() {
     let home = home(json!({}), json!({}));
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
@@ -342,7 +342,7 @@ async fn the_end_of_the_input_ends_it_after_what_is_open() {
 }
 
 #[tokio::test]
-async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused() {
+async fn one_client_has_at_most_256_open_requests_and_the_next_is_rejected() {
     const MAX: usize = 256;
     let home = home(json!({}), json!({ "maxInFlight": 1000 }));
     let _gateway = Gateway::of(home.serve(0)).await;
@@ -367,7 +367,7 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
 }
 
 #[tokio::test]
-async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_successor_is_found() {
+async fn the_bridge_sends_nothing_to_a_stranger_on_the_old_port_and_finds_the_next_gateway() {
     let home = home(json!({ "token": "s3cret-token-0123" }), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;

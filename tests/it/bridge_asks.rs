@@ -92,7 +92,7 @@ impl Bridged {
 }
 
 #[tokio::test]
-async fn asks_and_answers_pass_as_they_are_on_every_stream() {
+async fn server_requests_and_answers_pass_unchanged_on_every_stream() {
     let (mut bridged, mut session_stream) = bridged().await;
     bridged.client.write(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}"#).await;
     let mut answering = bridged.gateway.request("tools/call").await.stream().await;
@@ -116,7 +116,7 @@ async fn asks_and_answers_pass_as_they_are_on_every_stream() {
 }
 
 #[tokio::test]
-async fn answers_and_notifications_arrive_in_the_order_they_were_said() {
+async fn answers_and_notifications_arrive_in_the_order_of_the_client() {
     let (mut bridged, mut session_stream) = bridged().await;
     for number in 0..10 {
         session_stream
@@ -140,7 +140,7 @@ async fn answers_and_notifications_arrive_in_the_order_they_were_said() {
 }
 
 #[tokio::test]
-async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
+async fn an_answer_to_a_server_request_of_an_earlier_session_is_dropped() {
     let (mut bridged, mut stream) = bridged().await;
     stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"one?"}}"#).await;
     assert_eq!(bridged.client.message().await["id"], 1);
@@ -166,7 +166,7 @@ async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn an_answer_that_finds_its_session_forgotten_is_not_sent_into_the_next() {
+async fn an_answer_for_a_forgotten_session_is_not_sent_to_the_next_session() {
     let (mut bridged, mut stream) = bridged().await;
     stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#).await;
     assert_eq!(bridged.client.message().await["id"], 1);
@@ -187,7 +187,7 @@ async fn an_answer_that_finds_its_session_forgotten_is_not_sent_into_the_next() 
 }
 
 #[tokio::test]
-async fn an_answer_that_the_gateway_does_not_take_becomes_an_error_there() {
+async fn an_answer_that_the_gateway_rejects_is_replaced_by_an_error() {
     let (mut bridged, mut stream) = bridged().await;
     stream.send_message(r#"{"jsonrpc":"2.0","id":"big","method":"sampling/createMessage"}"#).await;
     assert_eq!(bridged.client.message().await["id"], "big");
@@ -201,7 +201,7 @@ async fn an_answer_that_the_gateway_does_not_take_becomes_an_error_there() {
 }
 
 #[tokio::test]
-async fn asks_are_cancelled_by_the_gateway_and_refused_when_the_client_is_gone() {
+async fn server_requests_are_cancelled_by_the_gateway_and_rejected_after_the_client_leaves() {
     let (mut bridged, mut stream) = bridged().await;
     for number in 1..=2 {
         stream.send_message(&json!({"jsonrpc": "2.0", "id": number, "method": "ping"}).to_string()).await;

@@ -101,7 +101,7 @@ fn call(id: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_cancel_that_overtook_its_request_is_told_again() {
+async fn a_cancellation_that_overtakes_its_request_is_sent_again() {
     let gateway = Faulty::start(Fault::Overtaken).await;
     let (client, _scratch) = gateway.client().await;
     client.write(&call("long")).await;
@@ -127,7 +127,7 @@ async fn a_web_page_instead_of_an_answer_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_forgets_every_session_is_an_error_and_is_asked_again() {
+async fn a_gateway_that_forgets_every_session_causes_an_error_and_a_new_handshake() {
     let gateway = Faulty::start(Fault::Forgets).await;
     let (client, _scratch) = gateway.client().await;
     client.write(&call("lost")).await;

@@ -31,7 +31,7 @@ async fn next_message(client: &Client) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn changes_are_told_until_the_client_has_had_enough() {
+async fn updates_are_delivered_until_the_client_cancels_its_listen() {
     let home = home(&[]);
     let (_gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
@@ -91,12 +91,12 @@ async fn check_restart(goes: Goes) {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_when_the_gateway_was_killed_and_started_again() {
+async fn a_listen_continues_after_the_gateway_is_killed_and_started_again() {
     check_restart(Goes::Killed).await;
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
+async fn a_listen_continues_after_the_gateway_is_stopped_and_started_again() {
     check_restart(Goes::InGoodOrder).await;
 }
 
@@ -138,7 +138,7 @@ fn end() -> String {
 }
 
 #[tokio::test]
-async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_changes() {
+async fn a_resource_unknown_to_the_next_gateway_is_requested_again_when_its_list_changes() {
     let filter = json!({ "resourceSubscriptions": ["x:1", "x:2"] });
     let (mut gateway, client, stream, _scratch) = listening(&filter).await;
     drop(stream);
@@ -174,7 +174,7 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
 }
 
 #[tokio::test]
-async fn a_gateway_that_ends_every_stream_at_once_has_its_way() {
+async fn a_repeated_listen_that_the_gateway_ends_at_once_ends_at_the_client() {
     let filter = json!({ "toolsListChanged": true });
     let (mut gateway, client, mut stream, _scratch) = listening(&filter).await;
     stream.send_message(&end()).await;
@@ -188,7 +188,7 @@ async fn a_gateway_that_ends_every_stream_at_once_has_its_way() {
 }
 
 #[tokio::test]
-async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
+async fn a_listen_that_the_next_gateway_rejects_ends_with_its_error() {
     let filter = json!({ "toolsListChanged": true });
     let (mut gateway, client, stream, _scratch) = listening(&filter).await;
     drop(stream);
@@ -208,7 +208,7 @@ async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
 }
 
 #[tokio::test]
-async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
+async fn srv2_a_header_error_makes_the_bridge_fetch_the_tools_and_repeat_the_call() {
     let (mut gateway, client, _stream, _scratch) = listening(&json!({})).await;
     let call = |id: u64| request(id, "tools/call", json!({ "name": "t", "arguments": { "r": "x" } }));
     client.write(&call(1)).await;

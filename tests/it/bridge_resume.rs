@@ -42,7 +42,7 @@ fn answer(id: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
+async fn a_cut_stream_of_a_call_is_resumed_without_loss_or_repetition() {
     let (mut gateway, client, _session_stream, _scratch) = bridged().await;
     let mut stream = call(&mut gateway, &client, "c").await;
     stream.write(&["id: c-0", "retry: 1", "data:"]).await;
@@ -71,7 +71,7 @@ async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
+async fn the_bridge_waits_for_the_retry_delay_of_the_gateway() {
     let (mut gateway, client, mut session_stream, _scratch) = bridged().await;
     session_stream.write(&["id: s-0", NEVER, "data:"]).await;
     let mut call_stream = call(&mut gateway, &client, "patient").await;
@@ -103,7 +103,7 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
 }
 
 #[tokio::test]
-async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
+async fn a_call_that_cannot_be_resumed_fails_and_is_not_sent_again() {
     let (mut gateway, client, _session_stream, _scratch) = bridged().await;
     for (id, event, status, fragment) in [
         ("nameless", progress(1), None, "the connection was lost before the answer"),
@@ -131,7 +131,7 @@ async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() {
+async fn a_call_fails_after_six_resumed_streams_without_a_message() {
     const MAX: usize = 6;
     let (mut gateway, client, _session_stream, _scratch) = bridged().await;
     let mut stream = call(&mut gateway, &client, "empty").await;
@@ -147,7 +147,7 @@ async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() 
 }
 
 #[tokio::test]
-async fn what_is_said_unasked_goes_on_where_it_was_and_a_gap_is_told() {
+async fn the_session_stream_is_resumed_and_a_gap_is_reported() {
     let (mut gateway, client, mut session_stream, _scratch) = bridged().await;
     session_stream.write(&["id: s-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);

@@ -27,7 +27,7 @@ async fn updated(client: &Client) -> Value {
 }
 
 #[tokio::test]
-async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
+async fn live_subscriptions_are_repeated_at_the_next_gateway_and_ended_ones_are_not() {
     let home = home();
     let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge().connected("2025-11-25").await;
@@ -53,7 +53,7 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
 }
 
 #[tokio::test]
-async fn a_name_that_the_first_gateway_gave_ends_it_at_the_next() {
+async fn a_subscription_id_of_the_first_gateway_unsubscribes_at_the_next() {
     let home = home();
     let (mut gateway, _caller) = home.gateway("a_touch").await;
     let client = home.bridge().connected("2025-11-25").await;

@@ -65,7 +65,7 @@ async fn await_tool(client: &Client, name: &str) {
 }
 
 #[tokio::test]
-async fn srv2_what_needs_no_session_opens_none() {
+async fn srv2_modern_requests_open_no_session() {
     let home = home(&[]);
     let gateway = Gateway::of(home.serve(0)).await;
     let mut client = home.bridge();
@@ -87,7 +87,7 @@ async fn srv2_what_needs_no_session_opens_none() {
 }
 
 #[tokio::test]
-async fn srv2_refusals_are_the_answers() {
+async fn srv2_errors_of_the_gateway_reach_the_client() {
     let home = home(&[]);
     let _gateway = home.gateway("a_touch").await;
     let client = home.bridge();
@@ -105,7 +105,7 @@ async fn srv2_refusals_are_the_answers() {
 }
 
 #[tokio::test]
-async fn route3_progress_comes_before_the_answer() {
+async fn route3_progress_is_delivered_before_the_answer() {
     let home = home(&[]);
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
@@ -120,7 +120,7 @@ async fn route3_progress_comes_before_the_answer() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
+async fn a_suspended_call_continues_with_the_next_request_of_its_client() {
     let home = home(&[]);
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
@@ -146,7 +146,7 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
 
 /// The call is cancelled with and without earlier progress.
 #[tokio::test]
-async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_answered() {
+async fn route3_a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
     let home = home(&[]);
     let (_gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
@@ -175,7 +175,7 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
 }
 
 #[tokio::test]
-async fn both_eras_on_one_pipe_and_an_id_in_each() {
+async fn both_eras_share_one_pipe_and_may_use_the_same_id() {
     let home = home(&[]);
     let _gateway = Gateway::of(home.serve(0)).await;
     let mut client = home.bridge();
@@ -198,7 +198,7 @@ async fn both_eras_on_one_pipe_and_an_id_in_each() {
 }
 
 #[tokio::test]
-async fn srv2_arguments_that_headers_repeat_are_repeated() {
+async fn srv2_the_bridge_repeats_annotated_arguments_in_headers() {
     let home = home(&["--header-tools"]);
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
@@ -211,7 +211,7 @@ async fn srv2_arguments_that_headers_repeat_are_repeated() {
 }
 
 #[tokio::test]
-async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_next() {
+async fn a_killed_gateway_fails_its_open_call_and_the_next_gateway_serves_the_next_call() {
     let home = home(&[]);
     let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
@@ -290,11 +290,11 @@ async fn check_sdk(sdk: Sdk) {
 }
 
 #[tokio::test]
-async fn srv2_a_python_client_is_carried() {
+async fn srv2_a_python_client_works_over_the_bridge() {
     check_sdk(Sdk::Python2).await;
 }
 
 #[tokio::test]
-async fn srv2_a_typescript_client_is_carried() {
+async fn srv2_a_typescript_client_works_over_the_bridge() {
     check_sdk(Sdk::TypeScript2).await;
 }

@@ -95,7 +95,7 @@ const UNSTARTABLE: &str = "its command cannot be started; goblin status shows mo
 const SILENT: &str = "no answer to the handshake within 5s (does the command start an MCP server on stdin";
 
 #[tokio::test]
-async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
+async fn d14_a_broken_command_is_reported_with_its_cause_and_cure() {
     let rows: [Row; 6] = [
         (
             "absent",
@@ -164,7 +164,7 @@ fn forget(_: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
+async fn d12_a_broken_http_server_is_reported_with_its_cause_and_cure() {
     let raw = [
         RawServer::rejecting(reject::<0>, forget).await,
         RawServer::rejecting(reject::<1>, forget).await,
@@ -193,7 +193,7 @@ async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
 
 /// A server that never worked cannot be called. The log names its problem.
 #[tokio::test]
-async fn d12_a_url_that_leads_nowhere_is_told_with_its_cure() {
+async fn d12_an_unreachable_url_is_logged_with_its_cure() {
     let plain = HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({
         "nowhere": { "url": "http://no-such-host.invalid/mcp" },
@@ -213,7 +213,7 @@ fn count(log: &[String], fragments: &[&str]) -> usize {
 }
 
 #[tokio::test]
-async fn f2_the_same_failure_is_a_warning_once() {
+async fn f2_the_same_failure_is_logged_as_a_warning_only_once() {
     let scratch = Scratch::new();
     let flag = scratch.path().join("other");
     let script = failing_script(&flag);

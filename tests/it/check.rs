@@ -37,7 +37,7 @@ async fn check(scratch: &Scratch, config: &Value, arguments: &[&str]) -> Checked
 }
 
 #[tokio::test]
-async fn problems_are_told_with_their_place_and_fail() {
+async fn problems_are_reported_with_their_place_and_fail_the_check() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "prot": 1 }, "mcpServers": { "a": { "url": "ftp://x" } } });
     let checked = check(&scratch, &config, &[]).await;
@@ -85,7 +85,7 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
 }
 
 #[tokio::test]
-async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
+async fn profiles_are_listed_with_their_endpoint_and_contents() {
     let scratch = Scratch::new();
     let config = json!({
         "exposure": { "mode": "auto", "pinned": ["git_echo"] },
@@ -147,7 +147,7 @@ async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
 }
 
 #[tokio::test]
-async fn a_profile_of_a_server_that_is_not_there_is_a_problem() {
+async fn a_profile_of_an_unknown_server_is_a_problem() {
     let scratch = Scratch::new();
     let config =
         json!({ "mcpServers": { "github": fixture_server(&[]) }, "profiles": { "p": { "servers": ["githb"] } } });
@@ -158,7 +158,7 @@ async fn a_profile_of_a_server_that_is_not_there_is_a_problem() {
 }
 
 #[tokio::test]
-async fn connecting_tells_what_each_server_is_and_offers() {
+async fn connecting_reports_the_software_protocol_and_entries_of_each_server() {
     let scratch = Scratch::new();
     let pids = scratch.path().join("pids");
     let config = json!({ "mcpServers": {
@@ -188,7 +188,7 @@ async fn connecting_tells_what_each_server_is_and_offers() {
 }
 
 #[tokio::test]
-async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
+async fn a_failed_server_is_reported_with_its_cause_beside_the_ready_ones() {
     let scratch = Scratch::new();
     let config = json!({ "mcpServers": {
         "good": fixture_server(&[]),
@@ -214,7 +214,7 @@ async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
 }
 
 #[tokio::test]
-async fn names_that_were_contested_or_cut_are_told() {
+async fn conflicting_and_shortened_names_are_reported() {
     let scratch = Scratch::new();
     let config = json!({ "namespacing": { "maxLength": 16 }, "mcpServers": {
         "a": { "command": fixture(), "prefix": "same" },
@@ -241,7 +241,7 @@ fn no_tools(method: &str) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn srv2_connecting_tells_which_eras_a_server_knows_and_what_it_leaves_out() {
+async fn srv2_connecting_reports_the_era_of_each_server_and_the_tools_left_out() {
     let scratch = Scratch::new();
     let modern = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let config = json!({ "mcpServers": { "a": modern.server(), "b": fixture_server(&[]) } });
@@ -255,7 +255,7 @@ async fn srv2_connecting_tells_which_eras_a_server_knows_and_what_it_leaves_out(
 }
 
 #[tokio::test]
-async fn a_list_that_failed_is_told_with_its_server() {
+async fn a_failed_list_is_reported_with_its_server() {
     let scratch = Scratch::new();
     let half = RawServer::rejecting(no_tools, |_| Vec::new()).await;
     let config = json!({ "mcpServers": { "good": fixture_server(&[]), "half": http_server(half.address) } });

@@ -27,7 +27,7 @@ fn was_started(scratch: &Scratch) -> bool {
 }
 
 #[tokio::test]
-async fn config_with_problems_is_refused_whole_and_nothing_is_started() {
+async fn config_with_problems_is_rejected_and_no_server_starts() {
     let scratch = Scratch::new();
     let config = json!({
         "gateway": { "prot": 1 },
@@ -60,7 +60,7 @@ async fn config_with_problems_is_refused_whole_and_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn config_that_cannot_be_read_is_refused() {
+async fn config_that_cannot_be_read_is_rejected() {
     let scratch = Scratch::new();
     let broken = scratch.write("broken.json", "{ \"mcpServers\": { ").display().to_string();
     for path in ["/nowhere/goblin.json", &broken] {
@@ -71,7 +71,7 @@ async fn config_that_cannot_be_read_is_refused() {
 }
 
 #[tokio::test]
-async fn config_help_and_version_are_told_on_stdout() {
+async fn help_and_version_are_printed_to_stdout_and_usage_errors_to_stderr() {
     let scratch = Scratch::new();
     for (arguments, fragment) in [
         (&["--help"][..], "GOBLIN_CONFIG"),
@@ -116,7 +116,7 @@ async fn web1_the_default_address_is_loopback_3000() {
 }
 
 #[tokio::test]
-async fn web1_it_listens_on_the_configured_host() {
+async fn web1_the_gateway_listens_on_the_configured_host() {
     let gateway = Gateway::start(json!({ "gateway": { "host": "127.0.0.2" }, "mcpServers": {} })).await;
     assert_eq!(gateway.address.ip().to_string(), "127.0.0.2");
     assert_ne!(gateway.address.port(), 0);
@@ -124,7 +124,7 @@ async fn web1_it_listens_on_the_configured_host() {
 }
 
 #[tokio::test]
-async fn web1_it_listens_on_the_configured_port_and_says_who_has_it_when_it_cannot() {
+async fn web1_a_taken_port_is_reported_with_the_process_that_listens_there() {
     let scratch = Scratch::new();
     let occupied = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = occupied.local_addr().expect("an address").port();
@@ -141,7 +141,7 @@ async fn web1_it_listens_on_the_configured_port_and_says_who_has_it_when_it_cann
 }
 
 #[tokio::test]
-async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
+async fn web1_a_port_of_another_gateway_is_reported_with_its_url_and_pid() {
     let scratch = Scratch::new();
     let config = scratch.write("goblin.json", &json!({ "mcpServers": {} }).to_string()).display().to_string();
     let first = Gateway::of(command(&scratch, &["serve", "--port", "0", "--config", &config])).await;
@@ -153,7 +153,7 @@ async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn web1_an_address_of_another_machine_is_told_as_such() {
+async fn web1_an_address_of_another_machine_is_reported() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
@@ -163,7 +163,7 @@ async fn web1_an_address_of_another_machine_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn config_a_mistyped_word_gets_the_nearest_one() {
+async fn a_mistyped_command_or_flag_gets_the_nearest_one_as_a_suggestion() {
     let scratch = Scratch::new();
     for (arguments, nearest) in [
         (&["serv"][..], "serve"),

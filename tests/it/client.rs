@@ -553,7 +553,7 @@ pub fn text_of(answer: &Value) -> String {
 
 /// A test of the harness: without a gateway every message keeps the fixture's spelling.
 #[tokio::test]
-async fn a_client_hears_asks_and_answers_them() {
+async fn the_test_client_receives_and_answers_server_requests() {
     const PARAMS: &str = r#"{"n":1.0,"x":"\u00e9\/"}"#;
     let web = HttpFixture::start(&[]).await;
     let mut command = Command::new(fixture());

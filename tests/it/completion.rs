@@ -46,7 +46,7 @@ async fn res17_a_templates_variable_is_completed_by_its_owner() {
 }
 
 #[tokio::test]
-async fn res17_what_is_not_offered_contacts_no_backend() {
+async fn res17_an_unknown_reference_contacts_no_backend() {
     let (_gateway, client, _frozen) = frozen_server().await;
     let answer = complete(&client, prompt("a_nope"), "name", "", json!({})).await;
     assert_eq!(answer["error"]["data"]["code"], "PROMPT_NOT_FOUND", "{answer}");
@@ -56,7 +56,7 @@ async fn res17_what_is_not_offered_contacts_no_backend() {
 }
 
 #[tokio::test]
-async fn res17_a_template_of_two_servers_must_be_named_whole() {
+async fn res17_a_template_of_two_servers_needs_its_exposed_uri() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("b_echo").await;

@@ -43,7 +43,7 @@ async fn plain_requests_share_a_connection() {
 }
 
 #[tokio::test]
-async fn requests_at_once_have_a_connection_each_and_the_next_use_them_again() {
+async fn concurrent_requests_use_a_connection_each_and_later_requests_reuse_them() {
     const MANY: usize = 8;
     let met = Arc::new(Barrier::new(MANY));
     let server = Server::start(move |mut stream, seen| {
@@ -66,7 +66,7 @@ async fn requests_at_once_have_a_connection_each_and_the_next_use_them_again() {
 }
 
 #[tokio::test]
-async fn a_connection_that_its_peer_closes_is_replaced_without_a_word() {
+async fn a_connection_closed_by_its_peer_is_replaced_without_an_error() {
     let server = Server::plain("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello").await;
     let url = format!("http://{}/mcp", server.address);
     let client = client(&url, None, &[]);
@@ -77,7 +77,7 @@ async fn a_connection_that_its_peer_closes_is_replaced_without_a_word() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_to_its_end_keeps_nobody_from_the_next() {
+async fn an_answer_that_is_not_read_to_its_end_does_not_block_the_next_request() {
     let endless = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
     let server = Server::plain(endless).await;
     let url = format!("http://{}/mcp", server.address);
@@ -92,7 +92,7 @@ async fn an_answer_that_is_not_read_to_its_end_keeps_nobody_from_the_next() {
 
 /// The response arrives while the rest of the request is still being sent.
 #[tokio::test]
-async fn a_connection_that_is_not_done_writing_keeps_nobody_from_the_next() {
+async fn a_connection_that_is_still_writing_does_not_block_the_next_request() {
     let server = Server::start(|mut stream, seen| async move {
         read_request(&mut stream, &seen).await;
         stream.write_all(OK.as_bytes()).await.unwrap();
@@ -110,7 +110,7 @@ async fn a_connection_that_is_not_done_writing_keeps_nobody_from_the_next() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer() {
+async fn a_redirect_is_returned_and_not_followed() {
     let elsewhere = Server::plain(OK).await;
     let answer = format!(
         "HTTP/1.1 307 Temporary Redirect\r\nlocation: http://{}/\r\ncontent-length: 0\r\n\r\n",
@@ -125,7 +125,7 @@ async fn a_redirect_is_an_answer() {
 }
 
 #[tokio::test]
-async fn tls_with_a_ca_of_ones_own() {
+async fn a_certificate_of_the_configured_ca_is_accepted() {
     let authority = Authority::new();
     let server = Server::tls(OK, authority.certify("127.0.0.1")).await;
     let url = format!("https://{}/mcp", server.address);
@@ -137,13 +137,13 @@ async fn tls_with_a_ca_of_ones_own() {
 }
 
 #[tokio::test]
-async fn the_roots_of_the_system_are_those_of_ssl_cert_file() {
+async fn the_system_roots_are_read_from_ssl_cert_file() {
     let authority = Authority::new();
     let server = Server::tls(OK, authority.certify("127.0.0.1")).await;
     // A test must not change the environment of its process, so this binary runs again with another one.
     let (_, module) = module_path!().split_once("::").unwrap();
     let child = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args([&format!("{module}::with_the_roots_of_the_system"), "--exact"])
+        .args([&format!("{module}::a_certificate_of_a_system_root_is_accepted"), "--exact"])
         .env("SSL_CERT_FILE", &authority.file)
         .env(SYSTEM_ROOTS_URL, format!("https://{}/mcp", server.address))
         .output();
@@ -154,14 +154,14 @@ async fn the_roots_of_the_system_are_those_of_ssl_cert_file() {
 
 /// The second half of the test above, not a test by itself.
 #[tokio::test]
-async fn with_the_roots_of_the_system() {
+async fn a_certificate_of_a_system_root_is_accepted() {
     if let Ok(url) = std::env::var(SYSTEM_ROOTS_URL) {
         assert_eq!(post(&client(&url, None, &[]), &url).await.unwrap().1, "hello");
     }
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_ca_is_refused() {
+async fn a_certificate_of_another_ca_is_rejected() {
     let server = Server::tls(OK, Authority::new().certify("127.0.0.1")).await;
     let other = Authority::new();
     let url = format!("https://{}/mcp", server.address);
@@ -177,7 +177,7 @@ async fn a_certificate_of_another_ca_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_refused() {
+async fn a_certificate_for_another_name_is_rejected() {
     let authority = Authority::new();
     let server = Server::tls(OK, authority.certify("other.example")).await;
     let url = format!("https://{}/mcp", server.address);
@@ -187,7 +187,7 @@ async fn a_certificate_for_another_name_is_refused() {
 }
 
 #[tokio::test]
-async fn http_through_a_proxy_is_in_absolute_form() {
+async fn http_requests_through_a_proxy_use_the_absolute_form() {
     let proxy = Server::plain(OK).await;
     let variable = format!("http://user:pass@{}", proxy.address);
     let url = "http://backend.example/mcp?x=1";
@@ -200,7 +200,7 @@ async fn http_through_a_proxy_is_in_absolute_form() {
 }
 
 #[tokio::test]
-async fn https_goes_through_the_tunnel_of_a_proxy() {
+async fn https_requests_use_the_tunnel_of_a_proxy() {
     let authority = Authority::new();
     let server = Server::tls(OK, authority.certify("backend.example")).await;
     let proxy = Server::tunnel(server.address).await;
@@ -218,7 +218,7 @@ async fn https_goes_through_the_tunnel_of_a_proxy() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_wants_no_tunnel_is_named() {
+async fn a_proxy_that_rejects_the_tunnel_is_named_in_the_error() {
     let proxy_response = "HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
     let proxy = Server::plain(proxy_response).await;
     let variable = format!("http://user:pass@{}", proxy.address);
@@ -235,7 +235,7 @@ async fn a_proxy_that_wants_no_tunnel_is_named() {
 }
 
 #[tokio::test]
-async fn loopback_and_exceptions_go_without_the_proxy() {
+async fn loopback_and_excepted_hosts_bypass_the_proxy() {
     let server = Server::plain(OK).await;
     let unreachable = format!("http://{}", refusing_address().await);
     let port = server.address.port();
@@ -251,7 +251,7 @@ async fn loopback_and_exceptions_go_without_the_proxy() {
 }
 
 #[tokio::test]
-async fn refused_means_not_sent() {
+async fn a_refused_connection_is_reported_as_not_sent() {
     let address = refusing_address().await;
     let url = format!("http://{address}/mcp");
     let error = post(&client(&url, None, &[]), &url).await.unwrap_err();
@@ -263,7 +263,7 @@ async fn refused_means_not_sent() {
 }
 
 #[tokio::test]
-async fn a_connection_lost_after_the_request_means_maybe_sent() {
+async fn a_connection_lost_after_the_request_is_reported_as_maybe_sent() {
     let server = Server::plain("").await;
     let url = format!("http://{}/mcp", server.address);
     let error = post(&client(&url, None, &[]), &url).await.unwrap_err();
@@ -275,7 +275,7 @@ async fn a_connection_lost_after_the_request_means_maybe_sent() {
 
 /// The handshake is never answered. The paused clock advances as soon as all tasks are idle.
 #[tokio::test(start_paused = true)]
-async fn a_silent_server_costs_ten_seconds_and_nothing_was_sent() {
+async fn a_silent_server_times_out_after_ten_seconds_with_nothing_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/mcp", listener.local_addr().unwrap());
     let authority = Authority::new();
@@ -286,7 +286,7 @@ async fn a_silent_server_costs_ten_seconds_and_nothing_was_sent() {
 }
 
 #[tokio::test]
-async fn a_client_goes_to_its_own_origin_only() {
+async fn a_client_connects_only_to_its_own_origin() {
     let elsewhere = Server::plain(OK).await;
     let client = client("http://127.0.0.1:9/mcp", None, &[]);
     for url in [format!("http://{}/mcp", elsewhere.address), format!("https://{}/mcp", elsewhere.address)] {
@@ -298,7 +298,7 @@ async fn a_client_goes_to_its_own_origin_only() {
 }
 
 #[test]
-fn what_cannot_work_is_said_at_once_and_without_secrets() {
+fn invalid_cas_urls_and_proxies_are_rejected_without_showing_secrets() {
     let scratch = Scratch::new();
     let empty = scratch.path().join("empty.pem");
     std::fs::write(&empty, "nothing here\n").unwrap();

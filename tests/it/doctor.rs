@@ -52,7 +52,7 @@ async fn check_server(server: Value, verdict: &str, text: &str, cure: &str) {
 }
 
 #[tokio::test]
-async fn a_clean_bill_says_so_for_each_part() {
+async fn a_healthy_setup_is_reported_part_by_part() {
     let home =
         Home::new(&minimal_config(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
     let ran = doctor(&home, &[]).await;
@@ -68,7 +68,7 @@ async fn a_clean_bill_says_so_for_each_part() {
 }
 
 #[tokio::test]
-async fn other_users_of_the_machine_are_warned_of() {
+async fn other_users_of_the_machine_cause_a_warning() {
     let home = Home::new(&json!({ "gateway": { "port": 0, "maxSessions": 1 }, "mcpServers": {} }));
     let ran = doctor(&home, &["--json"]).await;
     let passwd = std::fs::read_to_string("/etc/passwd").expect("every Unix has one");
@@ -88,7 +88,7 @@ async fn other_users_of_the_machine_are_warned_of() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_is_missing_or_broken_is_trouble() {
+async fn a_missing_or_broken_configuration_is_a_problem() {
     let home = Home::new(&json!({ "mcpServers": { "a": { "command": "x", "env": { "K": "${NO_SUCH_VARIABLE}" } } } }));
     let ran = doctor(&home, &["--json"]).await;
     assert_found(
@@ -113,7 +113,7 @@ async fn a_configuration_that_is_missing_or_broken_is_trouble() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_is_named_with_the_nearest() {
+async fn an_unusable_command_is_reported_once_with_its_cure() {
     let home = Home::new(&json!({}));
     let bin = home.scratch.path().join("bin");
     std::fs::create_dir(&bin).expect("a directory");
@@ -142,7 +142,7 @@ async fn a_command_that_is_not_there_is_named_with_the_nearest() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_used_is_trouble() {
+async fn an_unusable_server_is_a_problem() {
     let missing = json!({ "command": fixture(), "cwd": "/no/such/directory" });
     check_server(missing, "trouble", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
     let home = Home::new(&impatient_config(json!({ "a": fixture_server(&["--hang-handshake"]) })));
@@ -166,7 +166,7 @@ async fn noise_on_stdout_is_a_warning_that_names_the_first_line() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_with_who_has_it() {
+async fn a_taken_port_is_reported_with_its_owner() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let home = Home::new(&json!({ "gateway": { "port": port }, "mcpServers": {} }));
@@ -203,7 +203,7 @@ async fn too_few_descriptors_are_a_warning() {
 }
 
 #[tokio::test]
-async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
+async fn an_open_or_unusable_runtime_directory_is_reported() {
     let home = Home::new(&minimal_config(json!({})));
     let directory = home.scratch.path().join("goblin");
     std::fs::create_dir(&directory).expect("a directory");
@@ -224,7 +224,7 @@ fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_gateway_of_this_configuration_is_looked_at() {
+async fn a_gateway_of_this_configuration_is_examined() {
     let home = Home::new(&minimal_config(json!({})));
     let mut gateway = Gateway::of(home.goblin(&["serve", "--config", home.config()])).await;
     let pid = gateway.child.id().expect("the process runs");
@@ -253,7 +253,7 @@ async fn a_gateway_of_this_configuration_is_looked_at() {
 }
 
 #[tokio::test]
-async fn without_connecting_nothing_is_started() {
+async fn no_server_starts_without_connecting() {
     let home = Home::new(&json!({}));
     let started = home.scratch.path().join("started");
     let server = json!({ "a": { "command": fixture(), "args": ["--start-log", started] } });
@@ -265,7 +265,7 @@ async fn without_connecting_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn on_a_terminal_it_says_whom_it_waits_for() {
+async fn a_terminal_shows_the_servers_that_are_still_connecting() {
     let home = Home::new(&impatient_config(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
     let mut command = home.goblin(&["doctor", "--config", home.config()]);
     command.env_remove("NO_COLOR");

@@ -159,7 +159,7 @@ fn every_covered_requirement_names_tests_that_exist() {
 }
 
 #[test]
-fn a_table_of_requirements_with_mistakes_is_refused() {
+fn a_table_of_requirements_with_mistakes_is_rejected() {
     let table = "| id | what |\n|---|---|\n| A-1 | one |\n| | `m::t` |\n## Not yet\n| B-1 | two |\n";
     let read = requirements(table).expect("a good table");
     assert_eq!(read["A-1"].tests, ["m::t"]);
@@ -167,11 +167,11 @@ fn a_table_of_requirements_with_mistakes_is_refused() {
     assert!(requirements(&format!("{table}| A-1 | again |\n")).is_err());
     assert!(requirements("| | `m::t` |\n").is_err());
     assert!(!is_test("documents::root") && !is_test("documents::absent") && !is_test("absent::absent"));
-    assert!(is_test("documents::a_table_of_requirements_with_mistakes_is_refused"));
+    assert!(is_test("documents::a_table_of_requirements_with_mistakes_is_rejected"));
 }
 
 #[test]
-fn links_and_paths_lead_somewhere() {
+fn links_and_paths_point_to_existing_files() {
     let (mut links, mut paths) = (0, 0);
     for document in documents() {
         let text = text_of(&document);
@@ -212,7 +212,7 @@ fn constants_that_the_architecture_names_exist() {
 }
 
 #[test]
-fn modules_of_the_engine_use_only_what_stands_before_them() {
+fn modules_of_the_engine_use_only_their_own_and_earlier_groups() {
     let source = "crates/engine/src";
     let rank = |module: &str| ORDER.iter().position(|group| group.contains(&module));
     let mut uses = 0;
@@ -251,7 +251,7 @@ fn dependencies(krate: &str) -> (Vec<String>, bool) {
 }
 
 #[test]
-fn crates_use_only_what_stands_before_them() {
+fn crates_depend_only_on_earlier_crates() {
     let rank = |krate: &str| CRATES.iter().position(|known| *known == krate);
     let mut all: Vec<_> = std::fs::read_dir(root().join("crates")).expect("the crates").collect();
     all.retain(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()));
@@ -273,7 +273,7 @@ fn crates_use_only_what_stands_before_them() {
 }
 
 #[test]
-fn every_limit_is_on_the_page_of_security() {
+fn every_limit_is_on_the_security_page() {
     let page = read("docs/security.md");
     assert!(!Limit::ALL.is_empty());
     for limit in Limit::ALL {
@@ -284,7 +284,7 @@ fn every_limit_is_on_the_page_of_security() {
 
 /// The watchdog of the worker threads does not see tasks that are spawned in another way.
 #[test]
-fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
+fn hard4_every_task_is_spawned_under_the_watchdog() {
     let mut spawned = 0;
     for path in files("crates", "rs") {
         let text = text_of(&path);
@@ -298,12 +298,12 @@ fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
 
 /// The dashboard is a client. It may use only the information of the admin API and MCP.
 #[test]
-fn the_dashboard_sees_of_the_gateway_only_what_clients_see() {
+fn the_dashboard_depends_only_on_the_crates_of_a_client() {
     assert_eq!(dependencies("tui").0, ["admin", "client", "config", "telemetry", "wire"]);
 }
 
 #[test]
-fn every_error_has_its_row() {
+fn every_error_has_a_row_on_the_errors_page() {
     let (source, page) = (read("crates/wire/src/error.rs"), read("docs/reference/errors.md"));
     let rows: Vec<_> = source.split("=> row(").skip(1).filter_map(|rest| rest.split_once(')')).collect();
     assert!(!rows.is_empty());

@@ -66,7 +66,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn the_first_server_makes_the_file() {
+fn the_first_server_creates_the_file() {
     let place = Place::new();
     let stderr = place.assert_written(
         &["add", "files", "--env", "A=b=c", "--env", "TOKEN", "--cwd", "work", "--", "npx", "-y", "@a/b@1.2.3", "."],
@@ -133,7 +133,7 @@ fn servers_are_removed_and_the_rest_stays() {
 }
 
 #[test]
-fn what_the_reader_refuses_is_not_written() {
+fn an_invalid_change_is_rejected_and_not_written() {
     let place = Place::new();
     place.put(OWN);
     for (arguments, fragment) in [
@@ -157,7 +157,7 @@ fn what_the_reader_refuses_is_not_written() {
 }
 
 #[test]
-fn packages_without_a_version_are_warned_of() {
+fn packages_without_a_version_and_relative_paths_cause_a_warning() {
     let place = Place::new();
     let stderr = place.assert_written(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
     assert_eq!(
@@ -170,7 +170,7 @@ fn packages_without_a_version_are_warned_of() {
 }
 
 #[test]
-fn a_link_stays_and_its_target_is_replaced() {
+fn a_symbolic_link_stays_and_its_target_is_replaced() {
     let place = Place::new();
     let real = place.home().join("dotfiles.json");
     std::fs::write(&real, OWN).expect("a file");
@@ -185,7 +185,7 @@ fn a_link_stays_and_its_target_is_replaced() {
 }
 
 #[test]
-fn the_file_can_be_named() {
+fn the_config_flag_selects_the_file() {
     let place = Place::new();
     let path = place.home().join("other.json").display().to_string();
     let (code, stdout, _) = place.run(&["add", "a", "--config", &path, "--", "x"]);

@@ -29,7 +29,7 @@ fn server_tools(names: &[String]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be_called() {
+async fn reg6_search_mode_lists_only_meta_and_pinned_tools_and_all_tools_can_be_called() {
     let (gateway, client) = start(json!({"mode": "search", "pinned": ["a_ad*", "a_nothing"]})).await;
     let names = client.tool_names().await;
     assert_eq!(server_tools(&names), ["a_add"]);
@@ -55,7 +55,7 @@ async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be
 }
 
 #[tokio::test]
-async fn reg6_too_many_tools_are_searched_for_and_few_are_listed() {
+async fn reg6_auto_mode_lists_a_few_tools_and_hides_many() {
     for (above, is_listed) in [(1000, true), (10, false)] {
         let (_gateway, client) = start(json!({"mode": "auto", "autoAbove": above})).await;
         assert_eq!(client.tool_names().await.iter().any(|name| name == "a_echo"), is_listed, "{above}");
@@ -70,7 +70,7 @@ async fn no_more_than(stream: &mut Listener, client: &Client, method: &str) {
 }
 
 #[tokio::test]
-async fn reg8_a_described_tool_is_put_on_the_list_of_that_client_alone() {
+async fn reg8_a_described_tool_is_added_to_the_list_of_that_client_alone() {
     let (gateway, client) = start(json!({"mode": "search", "reveal": true})).await;
     let other = gateway.client().await;
     let (mut stream, mut other_stream) = (client.listen().await, other.listen().await);
@@ -92,7 +92,7 @@ async fn reg8_a_described_tool_is_put_on_the_list_of_that_client_alone() {
 }
 
 #[tokio::test]
-async fn reg8_a_change_of_what_is_not_listed_is_not_told() {
+async fn reg8_a_change_of_unlisted_tools_is_not_announced() {
     let (_gateway, client) = start(json!({"mode": "search", "pinned": ["a_late*"]})).await;
     let mut stream = client.listen().await;
     client.call("a_change_tools", json!({})).await;
@@ -100,7 +100,7 @@ async fn reg8_a_change_of_what_is_not_listed_is_not_told() {
 }
 
 #[tokio::test]
-async fn reg6_own_tools_that_are_not_listed_can_be_called() {
+async fn reg6_unlisted_meta_tools_can_be_called() {
     let mut config = config(json!("all"));
     config["metaTools"] = json!({"enabled": false, "prefix": "goblin_"});
     let gateway = Gateway::start(config).await;

@@ -63,7 +63,7 @@ async fn error_text(client: &Client, tool: &str, arguments: Value) -> String {
 }
 
 #[tokio::test]
-async fn files_are_listed_with_what_is_known_of_them() {
+async fn files_are_listed_with_their_type_size_and_time() {
     let scratch = tree(&[("b.md", "# Words\n"), ("a dir/é [1].rs", "fn main() {}\n"), ("unknown", "")]);
     std::fs::File::open(scratch.path().join("b.md"))
         .and_then(|file| file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(951_782_400)))
@@ -90,7 +90,7 @@ async fn files_are_listed_with_what_is_known_of_them() {
 }
 
 #[tokio::test]
-async fn the_server_says_what_it_is_for() {
+async fn the_instructions_describe_the_directory() {
     let scratch = tree(&[]);
     let (gateway, _client) = serve(scratch.path(), json!({})).await;
     let mut client = Client::new(gateway.address);
@@ -130,7 +130,7 @@ async fn definitions_and_results_obey_the_schemas() {
 }
 
 #[tokio::test]
-async fn a_directory_is_listed_by_itself_and_below_by_a_glob() {
+async fn a_path_lists_one_directory_and_a_glob_lists_all_below_it() {
     let files = [("b.txt", "12"), ("a/c.txt", "1"), ("a/d/e.txt", ""), ("a.md", "")];
     let scratch = tree(&files);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
@@ -151,7 +151,7 @@ async fn a_directory_is_listed_by_itself_and_below_by_a_glob() {
 }
 
 #[tokio::test]
-async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
+async fn a_long_list_continues_at_its_cursor_after_a_file_is_removed() {
     let scratch = tree(&[("a", ""), ("b%", ""), ("c/d", ""), ("c/e\u{301}\n", ""), ("c.d", ""), ("e", "")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     let (mut seen, mut cursor) = (Vec::new(), None);
@@ -176,7 +176,7 @@ async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
 }
 
 #[tokio::test]
-async fn odd_names_pass_unharmed() {
+async fn odd_names_and_texts_pass_unchanged() {
     let name = "q\"uo\\te\n\u{1f600}\u{7f}\u{2028}.txt";
     let scratch = tree(&[(name, "x \"\\\u{1} 1.0e-7\n")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
@@ -190,7 +190,7 @@ async fn odd_names_pass_unharmed() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_text_is_shown_so_that_it_can_be_read() {
+async fn a_name_that_is_not_utf8_is_shown_as_a_uri_that_can_be_read() {
     let scratch = tree(&[]);
     std::fs::write(scratch.path().join(OsStr::from_bytes(b"a\xff")), "needle").expect("a file");
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
@@ -205,7 +205,7 @@ async fn a_name_that_is_no_text_is_shown_so_that_it_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_list_says_when_it_could_not_read_all() {
+async fn a_list_reports_directories_that_cannot_be_read() {
     // Rules of parent directories count too: together they exceed the limit by one byte.
     let (own, above) = (format!("x\n{}", "#".repeat((100 << 10) - 1)), format!("x\n{}", "#".repeat((28 << 10) - 2)));
     let scratch = tree(&[("a", ""), (".gitignore", &above), ("sub/b", ""), ("sub/.gitignore", &own)]);
@@ -347,7 +347,7 @@ async fn texts_are_found_in_names_and_lines() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_not_there_gets_the_nearest_one() {
+async fn an_unknown_path_gets_the_nearest_one_as_a_suggestion() {
     let scratch = tree(&[
         ("src/main.rs", ""),
         ("docs/guide.md", ""),
@@ -421,7 +421,7 @@ async fn files_beyond_the_limit_are_reached_by_template_and_tools() {
 }
 
 #[tokio::test]
-async fn one_rule_decides_what_exists() {
+async fn resources_lists_and_reads_exclude_the_same_files() {
     let repository = tree(&[
         (".git/info/exclude", "by-exclude\n"),
         (".git/HEAD", ""),
@@ -469,7 +469,7 @@ async fn one_rule_decides_what_exists() {
 }
 
 #[tokio::test]
-async fn an_edit_of_the_rules_counts_at_once() {
+async fn an_edit_of_the_ignore_rules_takes_effect_at_once() {
     let scratch = tree(&[("a.txt", "text")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     assert_eq!(client.call_text("f_read", json!({"path": "a.txt"})).await, "text");
@@ -479,7 +479,7 @@ async fn an_edit_of_the_rules_counts_at_once() {
 
 /// A directory with unreadable rules is closed, because the rules might exclude its files.
 #[tokio::test]
-async fn rules_that_cannot_be_read_close_their_directory() {
+async fn unreadable_ignore_rules_close_their_directory() {
     let scratch = tree(&[("sub/secret", "x"), ("sub/.gitignore", &"secret\n".repeat(200_000)), ("a", "x")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     assert_eq!(names_of_resources(&client).await, ["a"]);
@@ -490,7 +490,7 @@ async fn rules_that_cannot_be_read_close_their_directory() {
 }
 
 #[tokio::test]
-async fn what_is_too_deep_for_a_walk_is_reached_by_its_name() {
+async fn a_file_too_deep_for_a_search_is_read_by_its_path() {
     let deep = format!("{}needle", "d/".repeat(70));
     let scratch = tree(&[(&deep, "x")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
@@ -501,7 +501,7 @@ async fn what_is_too_deep_for_a_walk_is_reached_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_not_there_yet_is_awaited() {
+async fn a_missing_root_is_served_as_soon_as_it_exists() {
     let scratch = Scratch::new();
     let root = scratch.path().join("later");
     let gateway = Gateway::with_servers(server(&root, json!({}))).await;
@@ -519,7 +519,7 @@ async fn a_root_that_is_not_there_yet_is_awaited() {
 /// Each search would take minutes. Eight searches occupy all disk slots, so a ninth request proceeds only after one of
 /// them has really ended.
 #[tokio::test]
-async fn a_cancelled_search_stops_and_frees_its_place() {
+async fn a_cancelled_search_stops_and_frees_its_slot() {
     let scratch = tree(&[("d/0", &"É".repeat(2 << 20)), ("small", "words")]);
     for number in 1..20_000 {
         let path = |number: u32| scratch.path().join(format!("d/{number}"));

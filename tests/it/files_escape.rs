@@ -148,7 +148,7 @@ fn build(root: &Path) -> UnixListener {
 }
 
 #[tokio::test]
-async fn no_path_leads_out() {
+async fn no_path_escapes_the_root() {
     let world = World::new().await;
     let root = world.root.display().to_string();
     let parent = world.root.parent().expect("a value is present").display().to_string();
@@ -245,7 +245,7 @@ async fn no_path_leads_out() {
 }
 
 #[tokio::test]
-async fn no_uri_leads_out() {
+async fn no_uri_escapes_the_root() {
     let world = World::new().await;
     let base = format!("f+file://{}", world.root.display());
     let missing = || Rejected("Resource not found");
@@ -325,7 +325,7 @@ async fn no_uri_leads_out() {
 }
 
 #[tokio::test]
-async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
+async fn excluded_files_are_not_listed_searched_or_completed() {
     let world = World::new().await;
     let resources = world.client.list("resources/list", "resources").await;
     let mut names: Vec<_> = resources.iter().map(|resource| resource["name"].as_str().expect("a name")).collect();
@@ -366,7 +366,7 @@ async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
 
 /// The root user may read any file, so nothing is rejected for it.
 #[tokio::test]
-async fn a_file_that_may_not_be_read_says_so() {
+async fn a_file_without_read_permission_is_rejected() {
     let world = World::new().await;
     let may = rustix::process::geteuid().is_root();
     let outcome = || if may { Served("locked") } else { Rejected("ermission denied") };
@@ -380,7 +380,7 @@ async fn a_file_that_may_not_be_read_says_so() {
 /// A thread exchanges a directory with a link to the secret as fast as possible, while all kinds of requests read the
 /// files.
 #[tokio::test]
-async fn a_race_of_a_directory_with_a_link_is_lost() {
+async fn exchanging_a_directory_with_a_symbolic_link_leaks_no_file() {
     let world = World::new().await;
     let (flip, link) = (world.root.join("flip"), world.root.join("flop"));
     symlink("../outside", &link).expect("a link");

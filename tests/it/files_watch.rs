@@ -131,7 +131,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_can_be_read_can_be_subscribed() {
+async fn exactly_the_readable_files_can_be_subscribed() {
     let mut world = World::new(&["a", ".hidden", "sub/b"], json!({})).await;
     for name in ["none", ".hidden", "sub"] {
         let (subscribe, read) =
@@ -152,7 +152,7 @@ async fn what_can_be_read_can_be_subscribed() {
 }
 
 #[tokio::test]
-async fn every_way_to_change_a_file_is_told() {
+async fn every_kind_of_file_change_is_notified() {
     let mut world = World::new(&["sub/a"], json!({})).await;
     world.subscribe("sub/a").await;
     let path = world.path("sub/a");
@@ -184,7 +184,7 @@ async fn every_way_to_change_a_file_is_told() {
 }
 
 #[tokio::test]
-async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
+async fn a_save_through_a_temporary_file_causes_one_update_and_no_list_change() {
     let mut world = World::new(&["a", "b"], json!({})).await;
     world.subscribe("a").await;
     world.lists(&["a", "b"]).await;
@@ -208,7 +208,7 @@ async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
 }
 
 #[tokio::test]
-async fn files_that_come_and_go_change_the_list() {
+async fn added_moved_and_removed_files_change_the_list() {
     let mut world = World::new(&["a", "b"], json!({})).await;
     world.subscribe("a").await;
     world.write("c", "new");
@@ -231,7 +231,7 @@ async fn files_that_come_and_go_change_the_list() {
 }
 
 #[tokio::test]
-async fn a_moved_directory_is_watched_where_it_is_and_so_is_what_takes_its_place() {
+async fn a_moved_directory_and_its_replacement_are_both_watched() {
     let mut world = World::new(&["d/sub/a", "d/b"], json!({})).await;
     for name in ["d/sub/a", "d/b"] {
         world.subscribe(name).await;
@@ -254,7 +254,7 @@ async fn a_moved_directory_is_watched_where_it_is_and_so_is_what_takes_its_place
 }
 
 #[tokio::test]
-async fn edited_rules_count_at_once_above_the_root_too() {
+async fn edited_ignore_rules_take_effect_at_once_also_above_the_root() {
     let mut world = World::new(&["a.log", "sub/b.log", "c"], json!({})).await;
     world.subscribe("a.log").await;
     fs::create_dir_all(world.scratch.path().join(".git/info")).expect("a directory");
@@ -278,7 +278,7 @@ async fn edited_rules_count_at_once_above_the_root_too() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_silent() {
+async fn excluded_files_cause_no_notification() {
     let mut world = World::new(&["a", ".env", ".git/config", "target/x"], json!({})).await;
     world.write(".gitignore", "/target/\n*.log\n");
     world.lists(&["a"]).await;
@@ -299,7 +299,7 @@ async fn what_is_not_served_is_silent() {
 }
 
 #[tokio::test]
-async fn as_many_directories_are_watched_as_are_served() {
+async fn exactly_the_served_directories_are_watched() {
     let world = World::new(&["a/b/c", "ignored/d/e", ".hidden/f"], json!({})).await;
     let watches = async |count: usize| {
         eventually(&format!("{count} are watched"), || async { (world.watches() == count).then_some(()) }).await;
@@ -321,7 +321,7 @@ async fn as_many_directories_are_watched_as_are_served() {
 }
 
 #[tokio::test]
-async fn a_storm_of_writes_is_a_few_updates_and_the_last_is_told() {
+async fn a_storm_of_writes_causes_few_updates_and_the_last_is_delivered() {
     const WRITES: usize = 10_000;
     let mut world = World::new(&["a"], json!({})).await;
     world.subscribe("a").await;
@@ -345,7 +345,7 @@ async fn a_storm_of_writes_is_a_few_updates_and_the_last_is_told() {
 }
 
 #[tokio::test]
-async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
+async fn a_storm_of_new_files_is_listed_in_the_end_and_hides_no_update() {
     let mut world = World::new(&["a"], json!({})).await;
     world.subscribe("a").await;
     for number in 0..3000 {
@@ -367,7 +367,7 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
 }
 
 #[tokio::test]
-async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
+async fn a_symbolic_link_is_notified_when_its_file_or_its_target_changes() {
     let mut world = World::new(&["a", "b", "deep/c"], json!({})).await;
     let outside = world.scratch.path().join("outside");
     write_file(&outside, "secret");
@@ -397,7 +397,7 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_is_beyond_the_list_is_told_when_subscribed() {
+async fn a_subscribed_file_beyond_the_list_limit_is_notified() {
     let files = ["a", "b", "c", "d", "e", "x/y/1", "x/y/2", "z/3"];
     let mut world = World::new(&files, json!({ "maxFiles": 5 })).await;
     symlink("a", world.path("0")).expect("a link");
@@ -424,7 +424,7 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
 }
 
 #[tokio::test]
-async fn where_nothing_can_be_watched_changes_are_looked_for() {
+async fn directories_that_cannot_be_watched_are_polled() {
     // More directories than `maxFiles` are not watched.
     let files = ["a/1", "b/2", "c/3", "d/4", "e/5", "f/6"];
     let mut world = World::new(&files, json!({ "maxFiles": 4 })).await;

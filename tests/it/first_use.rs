@@ -65,7 +65,7 @@ async fn a_whole_disk_or_home_is_not_served() {
 }
 
 #[tokio::test]
-async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
+async fn a_terminal_shows_the_offered_entries_and_how_to_connect() {
     let scratch = Scratch::new();
     let servers = json!({ "a": fixture_server(&[]), "gone": { "command": "/nowhere/server" } });
     let config = json!({ "gateway": { "port": 0 }, "mcpServers": servers });
@@ -91,7 +91,7 @@ async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
 }
 
 #[tokio::test]
-async fn a_level_that_the_configuration_names_holds_below_the_banner_too() {
+async fn a_configured_log_level_applies_below_the_banner_too() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "port": 0 }, "log": { "level": "info" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
@@ -103,7 +103,7 @@ async fn a_level_that_the_configuration_names_holds_below_the_banner_too() {
 }
 
 #[tokio::test]
-async fn a_token_is_never_shown_and_quiet_means_quiet() {
+async fn the_banner_hides_the_token_and_quiet_hides_the_banner() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "port": 0, "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
@@ -124,7 +124,7 @@ async fn a_token_is_never_shown_and_quiet_means_quiet() {
 }
 
 #[tokio::test]
-async fn a_pipe_is_told_nothing() {
+async fn a_piped_stdout_receives_no_output() {
     let scratch = Scratch::new();
     let mut command = new_user(&scratch, &["serve", "--port", "0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");

@@ -65,7 +65,7 @@ async fn http3_a_request_needs_a_live_session() {
 }
 
 #[tokio::test]
-async fn http3_a_session_id_that_cannot_be_one_is_a_bad_request() {
+async fn http3_a_malformed_session_id_is_a_bad_request() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for session in ["two words", &"x".repeat(257)] {
@@ -77,7 +77,7 @@ async fn http3_a_session_id_that_cannot_be_one_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn sess1_a_deleted_session_is_gone_and_others_live() {
+async fn sess1_a_deleted_session_ends_and_others_continue() {
     let gateway = Gateway::with_servers(json!({})).await;
     let (client, other) = (gateway.client().await, gateway.client().await);
     let mut stream = client.listen().await;
@@ -91,7 +91,7 @@ async fn sess1_a_deleted_session_is_gone_and_others_live() {
 }
 
 #[tokio::test]
-async fn http3_the_version_header_must_name_a_version_with_sessions() {
+async fn http3_the_version_header_of_a_session_must_name_a_legacy_version() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for (version, status) in [
@@ -114,7 +114,7 @@ async fn http3_the_version_header_must_name_a_version_with_sessions() {
 }
 
 #[tokio::test]
-async fn http3_other_content_types_and_accepts_are_refused() {
+async fn http3_other_content_types_and_accept_headers_are_rejected() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for kind in ["text/plain", "application/jsonx", ""] {
@@ -143,7 +143,7 @@ async fn http3_other_content_types_and_accepts_are_refused() {
 }
 
 #[tokio::test]
-async fn http3_other_verbs_and_paths_are_refused() {
+async fn http3_other_methods_and_paths_are_rejected() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for verb in [Method::PUT, Method::PATCH] {
@@ -161,7 +161,7 @@ async fn http3_other_verbs_and_paths_are_refused() {
 }
 
 #[tokio::test]
-async fn http3_a_body_beyond_the_limit_is_refused_and_one_at_it_is_not() {
+async fn http3_a_body_above_the_limit_is_rejected_and_one_at_the_limit_is_accepted() {
     let config = json!({ "gateway": { "maxBodySize": "2KiB" }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
     let client = gateway.client().await;
@@ -186,7 +186,7 @@ async fn raw(address: std::net::SocketAddr, bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn http3_a_chunked_body_beyond_the_limit_is_refused() {
+async fn http3_a_chunked_body_above_the_limit_is_rejected() {
     let config = json!({ "gateway": { "maxBodySize": "1KiB" }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
     let client = gateway.client().await;
@@ -202,7 +202,7 @@ async fn http3_a_chunked_body_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn http3_a_head_beyond_the_limit_is_refused() {
+async fn http3_a_head_above_the_limit_is_rejected() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     let request =
@@ -215,7 +215,7 @@ async fn http3_a_head_beyond_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn http3_notifications_and_answers_are_accepted_without_a_body() {
+async fn http3_notifications_and_answers_are_accepted_with_an_empty_body() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for body in [
@@ -231,7 +231,7 @@ async fn http3_notifications_and_answers_are_accepted_without_a_body() {
 }
 
 #[tokio::test]
-async fn http3_a_batch_is_answered_in_the_one_version_that_has_them() {
+async fn http3_a_batch_is_answered_in_version_2025_03_26() {
     let gateway = gateway().await;
     gateway.client_seeing("a_echo").await;
     let client = gateway.client_of("2025-03-26").await;
@@ -264,7 +264,7 @@ async fn http3_a_batch_is_answered_in_the_one_version_that_has_them() {
 }
 
 #[tokio::test]
-async fn http3_a_batch_is_refused_in_every_other_version() {
+async fn http3_a_batch_is_rejected_in_every_other_version() {
     let gateway = Gateway::with_servers(json!({})).await;
     for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
         let client = gateway.client_of(version).await;
@@ -302,7 +302,7 @@ async fn http3_an_answer_alone_is_json_and_one_after_progress_is_a_stream() {
 }
 
 #[tokio::test]
-async fn http3_a_slow_answer_comes_as_a_stream() {
+async fn http3_a_slow_answer_is_sent_as_a_stream() {
     let (_gateway, client, frozen) = frozen_server().await;
     let (head, mut stream) = client.open(call(1, "a_echo", json!({"n": 1}))).await;
     assert_eq!(head.headers["content-type"], "text/event-stream");
@@ -325,7 +325,7 @@ async fn sess1_a_second_stream_replaces_the_first() {
 }
 
 #[tokio::test]
-async fn srv4_every_client_with_a_stream_is_told_of_a_change() {
+async fn srv4_every_client_with_a_stream_is_notified_of_a_change() {
     let gateway = gateway().await;
     let client = gateway.client_seeing("a_change_tools").await;
     let other = gateway.client_of("2025-03-26").await;
@@ -342,7 +342,7 @@ async fn srv4_every_client_with_a_stream_is_told_of_a_change() {
 }
 
 #[tokio::test]
-async fn srv4_a_change_without_a_stream_is_told_when_one_opens() {
+async fn srv4_a_client_without_a_stream_is_notified_of_a_change_when_it_opens_one() {
     let gateway = gateway().await;
     let client = gateway.client_seeing("a_change_tools").await;
     let added = client.call_text("a_change_tools", json!({})).await;
@@ -351,7 +351,7 @@ async fn srv4_a_change_without_a_stream_is_told_when_one_opens() {
 }
 
 #[tokio::test]
-async fn http3_a_lost_connection_is_no_cancellation() {
+async fn http3_a_lost_connection_does_not_cancel_its_call() {
     let scratch = Scratch::new();
     let pid = scratch.path().join("pid");
     let server = fixture_server(&["--pid-file", pid.to_str().expect("text")]);
@@ -388,7 +388,7 @@ async fn http3_a_head_or_a_body_that_never_ends_is_cut() {
 }
 
 #[tokio::test]
-async fn http3_what_a_client_that_takes_no_stream_is_not_told_is_counted() {
+async fn http3_messages_dropped_for_a_client_that_accepts_no_stream_are_counted() {
     let gateway = gateway().await;
     let client = gateway.client_seeing("a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": 1}});

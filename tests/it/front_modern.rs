@@ -35,7 +35,7 @@ fn check(case: &str, answer: &Answer, status: u16, code: i64) -> Value {
 }
 
 #[tokio::test]
-async fn srv2_every_refusal_has_its_status_and_code() {
+async fn srv2_every_error_has_its_status_and_code() {
     let (_gateway, client) = gateway().await;
     let meta = |key: &str| format!("{META}{key}");
     let unmeta = |key: &str| call("a_echo").changed(|body| drop(body["params"]["_meta"][meta(key)].take()));
@@ -136,7 +136,7 @@ async fn srv2_every_refusal_has_its_status_and_code() {
 }
 
 #[tokio::test]
-async fn srv2_headers_are_compared_as_the_protocol_says() {
+async fn srv2_headers_are_compared_as_the_protocol_defines() {
     let (_gateway, client) = gateway().await;
     for name in ["a_echo", " a_echo\t", "=?base64?YV9lY2hv?="] {
         let answer = client.send_draft(&call("a_echo").with("mcp-name", name)).await;
@@ -193,7 +193,7 @@ fn faults() -> Vec<Fault> {
 }
 
 #[tokio::test]
-async fn srv2_of_two_mistakes_the_earlier_counts() {
+async fn srv2_the_earlier_of_two_mistakes_decides_the_error() {
     let (_gateway, client) = gateway().await;
     let faults = faults();
     for (index, (place, break_first, status, code)) in faults.iter().enumerate() {
@@ -210,7 +210,7 @@ async fn srv2_of_two_mistakes_the_earlier_counts() {
 }
 
 #[tokio::test]
-async fn http1_other_verbs_and_notifications_of_clients_without_a_session() {
+async fn http1_stateless_get_and_delete_are_rejected_and_notifications_are_accepted() {
     let (gateway, _) = gateway().await;
     let client = Client::new(gateway.address);
     let session = gateway.client().await.session.expect("a session");
@@ -239,7 +239,7 @@ async fn http1_other_verbs_and_notifications_of_clients_without_a_session() {
 
 /// A session id in a header has no effect, valid or not.
 #[tokio::test]
-async fn srv2_no_session_is_looked_for_made_or_ended() {
+async fn srv2_a_session_id_has_no_effect_on_a_modern_request() {
     let (gateway, client) = gateway().await;
     let legacy = gateway.client().await;
     let session = legacy.session.clone().expect("a session");
@@ -253,7 +253,7 @@ async fn srv2_no_session_is_looked_for_made_or_ended() {
 }
 
 #[tokio::test]
-async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
+async fn srv2_the_accept_header_decides_the_form_of_the_answer() {
     let (_gateway, client) = gateway().await;
     let listen = Draft::of(&json!({
         "jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen_to(json!({})),

@@ -43,7 +43,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
 
 /// The id of a cancelled request is free at once, and the cancelled request sends no further messages.
 #[tokio::test]
-async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
+async fn route3_a_cancelled_call_over_a_pipe_frees_its_id() {
     let backend = Backend::start(Back::Stdio).await;
     let client = Client::stdio(json!({ "mcpServers": { "a": backend.server() } })).as_modern(json!({}));
     client.await_tool("a_hang").await;
@@ -70,7 +70,7 @@ async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
 }
 
 #[tokio::test]
-async fn route3_a_late_call_is_cancelled_and_told() {
+async fn route3_a_call_that_times_out_is_cancelled_and_answered_with_an_error() {
     for back in [Back::Stdio, Back::Post] {
         let members = json!({ "tools": { "timeouts": { "hang": "300ms" } } });
         let scene = Scene::start(back, json!({}), members).await;
@@ -83,7 +83,7 @@ async fn route3_a_late_call_is_cancelled_and_told() {
 }
 
 #[tokio::test]
-async fn resi_a_backend_that_dies_ends_its_calls_with_an_error() {
+async fn a_backend_that_crashes_ends_its_calls_with_an_error() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_crash").await;
@@ -93,7 +93,7 @@ async fn resi_a_backend_that_dies_ends_its_calls_with_an_error() {
 }
 
 #[tokio::test]
-async fn route_a_backend_without_room_refuses_and_goes_on() {
+async fn a_backend_at_its_call_limit_rejects_calls_until_one_ends() {
     let scene = Scene::start(Back::Stdio, json!({ "maxInFlightPerBackend": 1 }), json!({})).await;
     let (_, stream) = scene.client.open_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
     let answer = scene.client.send_draft(&scene.client.draft("tools/call", json!({"name": "a_echo"}))).await;
@@ -105,7 +105,7 @@ async fn route_a_backend_without_room_refuses_and_goes_on() {
 }
 
 #[tokio::test]
-async fn sess1_a_pipe_has_so_many_requests_open_and_no_more() {
+async fn sess1_the_number_of_open_requests_of_a_pipe_is_limited() {
     let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let client = Client::stdio(config).as_modern(json!({}));
     client.await_tool("a_hang").await;
@@ -121,7 +121,7 @@ async fn sess1_a_pipe_has_so_many_requests_open_and_no_more() {
 }
 
 #[tokio::test]
-async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
+async fn a_gateway_that_stops_logs_the_calls_it_cuts() {
     let config = json!({ "gateway": { "grace": "200ms" }, "mcpServers": { "a": fixture_server(&[]) } });
     let mut gateway = Gateway::start(config).await;
     let client = Client::modern(gateway.address, json!({}));
@@ -136,7 +136,7 @@ async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
 }
 
 #[tokio::test]
-async fn life_calls_over_a_pipe_are_answered_after_its_input_has_ended() {
+async fn calls_over_a_pipe_are_answered_after_the_input_ends() {
     let client = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
     client.await_tool("a_nonce").await;
     let call = json!({"name": "a_nonce", "arguments": {"nonce": "late", "delayMs": 300}});

@@ -26,7 +26,7 @@ fn is_hint(result: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn srv2_what_we_are_is_discovered() {
+async fn srv2_discover_returns_the_versions_and_capabilities_of_the_gateway() {
     let (_gateway, client, _http) = gateway().await;
     let result = client.request("server/discover", json!({})).await["result"].clone();
     assert_eq!((&result["resultType"], is_hint(&result)), (&json!("complete"), true), "{result}");
@@ -44,7 +44,7 @@ async fn srv2_what_we_are_is_discovered() {
 }
 
 #[tokio::test]
-async fn srv2_results_say_their_kind_and_those_that_may_be_kept_for_how_long() {
+async fn srv2_results_have_a_type_and_cacheable_results_have_a_lifetime() {
     let (_gateway, client, _http) = gateway().await;
     for server in ["a", "h"] {
         for (method, params, may_be_kept) in [
@@ -74,7 +74,7 @@ async fn srv2_results_say_their_kind_and_those_that_may_be_kept_for_how_long() {
 }
 
 #[tokio::test]
-async fn srv2_an_id_comes_back_with_its_type() {
+async fn srv2_an_answer_keeps_the_type_of_its_request_id() {
     let (_gateway, client, _http) = gateway().await;
     let pipe = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
     pipe.await_tool("a_echo").await;
@@ -103,7 +103,7 @@ fn notifications(answer: &Answer, method: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
+async fn srv2_log_messages_reach_only_requests_that_set_a_log_level() {
     let (_gateway, client, _http) = gateway().await;
     let level = |name: &str| json!({ format!("{META}logLevel"): name });
     for server in ["a", "h"] {
@@ -129,7 +129,7 @@ async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
 }
 
 #[tokio::test]
-async fn srv2_log_lines_over_a_pipe_are_filtered_alike() {
+async fn srv2_log_messages_over_a_pipe_reach_only_requests_that_set_a_log_level() {
     let client = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
     client.await_tool("a_log").await;
     for (level, expected) in [(None, 0), (Some("error"), 0), (Some("info"), 2)] {
@@ -200,7 +200,7 @@ async fn srv5_results_are_lossless_for_clients_without_a_session() {
 }
 
 #[tokio::test]
-async fn d5_a_missing_resource_is_bad_params_and_named() {
+async fn d5_a_missing_resource_is_an_invalid_params_error_with_its_uri() {
     let (_gateway, client, _http) = gateway().await;
     for uri in ["a+note:///missing", "h+note:///missing", "a+nobody:///x", "nobody:///x"] {
         let answer = client.request("resources/read", json!({ "uri": uri })).await;

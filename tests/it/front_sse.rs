@@ -126,7 +126,7 @@ async fn http1_the_first_event_names_the_path_and_answers_are_messages() {
 }
 
 #[tokio::test]
-async fn http1_a_stream_is_asked_for_by_get() {
+async fn http1_only_get_opens_a_stream() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = Client::new(gateway.address);
     let json = [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
@@ -146,7 +146,7 @@ async fn http1_a_stream_is_asked_for_by_get() {
 }
 
 #[tokio::test]
-async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
+async fn http2_an_undeliverable_post_is_rejected_and_changes_nothing() {
     let gateway =
         Gateway::start(json!({ "gateway": { "maxBodySize": "2KiB" }, "mcpServers": { "a": fixture_server(&[]) } }));
     let gateway = gateway.await;
@@ -206,7 +206,7 @@ async fn http2_notifications_and_answers_are_accepted() {
 }
 
 #[tokio::test]
-async fn srv2_over_sse_the_handshake_comes_first_and_once() {
+async fn srv2_a_session_over_sse_begins_with_exactly_one_handshake() {
     let gateway = Gateway::with_servers(json!({})).await;
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let client = Client::sse(gateway.address).await;
@@ -226,7 +226,7 @@ async fn srv2_over_sse_the_handshake_comes_first_and_once() {
 }
 
 #[tokio::test]
-async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_version_that_has_them() {
+async fn http2_a_batch_over_sse_is_answered_message_by_message_in_version_2025_03_26() {
     let gateway = gateway().await;
     gateway.client_seeing("a_echo").await;
     let client = Client::sse(gateway.address).await.connected("2025-03-26").await;
@@ -245,7 +245,7 @@ async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_versio
 }
 
 #[tokio::test]
-async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
+async fn sess1_two_streams_are_two_sessions_and_receive_only_their_own_messages() {
     let gateway = gateway().await;
     let one = connected_client(&gateway, "a_nonce").await;
     let other = Client::sse(gateway.address).await.connected("2024-11-05").await;
@@ -263,7 +263,7 @@ async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
 }
 
 #[tokio::test]
-async fn sess1_an_id_of_one_transport_means_nothing_to_the_other() {
+async fn sess1_a_session_id_of_one_transport_is_unknown_to_the_other() {
     let gateway = Gateway::with_servers(json!({})).await;
     let (sse, mut mcp) = (Client::sse(gateway.address).await.connected("2025-11-25").await, gateway.client().await);
     let own = mcp.session.clone().expect("a session");
@@ -302,7 +302,7 @@ async fn sess1_streams_count_as_sessions_also_before_their_handshake() {
 }
 
 #[tokio::test]
-async fn http1_progress_comes_before_the_answer() {
+async fn http1_progress_is_delivered_before_the_answer() {
     let gateway = gateway().await;
     let client = connected_client(&gateway, "a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": "mine"}});
@@ -319,7 +319,7 @@ async fn http1_progress_comes_before_the_answer() {
 }
 
 #[tokio::test]
-async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_over() {
+async fn srv4_a_change_is_notified_on_the_stream_only_after_the_handshake() {
     let gateway = gateway().await;
     let watcher = gateway.client_seeing("a_change_tools").await;
     let client = Client::sse(gateway.address).await;
@@ -342,7 +342,7 @@ async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_ove
 }
 
 #[tokio::test]
-async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
+async fn http2_a_call_is_answered_on_the_stream_even_if_its_post_is_cut() {
     let gateway = gateway().await;
     let client = connected_client(&gateway, "a_nonce").await;
     for number in 0..10 {
@@ -392,7 +392,7 @@ enum End {
 }
 
 #[tokio::test]
-async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
+async fn sess2_a_session_and_its_calls_end_with_its_stream() {
     for end in [End::Close, End::HalfClose, End::Reset] {
         let gateway = gateway().await;
         let watcher = gateway.client_seeing("a_hang").await;
@@ -432,7 +432,7 @@ async fn gateway_with_long_lists() -> Gateway {
 }
 
 #[tokio::test]
-async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_harmed() {
+async fn sess2_a_client_that_never_reads_is_disconnected_and_others_are_unaffected() {
     let gateway = gateway_with_long_lists().await;
     let watcher = gateway.client_seeing("a_hang").await;
     let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
@@ -468,7 +468,7 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
 }
 
 #[tokio::test]
-async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer_comes() {
+async fn http1_progress_without_room_is_dropped_and_counted_and_every_answer_is_delivered() {
     const LISTS: usize = 30;
     const STEPS: usize = 50;
     let gateway = gateway_with_long_lists().await;

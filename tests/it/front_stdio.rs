@@ -34,7 +34,7 @@ async fn answer(client: &Client) -> Value {
 }
 
 #[tokio::test]
-async fn srv2_the_handshake_comes_first_and_once() {
+async fn srv2_a_connection_begins_with_exactly_one_handshake() {
     let client = Client::stdio(json!({ "mcpServers": {} }));
     works(&client).await;
     for method in ["tools/list", "tools/call", "nobody/knows"] {
@@ -51,7 +51,7 @@ async fn srv2_the_handshake_comes_first_and_once() {
 }
 
 #[tokio::test]
-async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
+async fn srv2_no_notification_is_sent_before_the_client_completes_the_handshake() {
     // This exceeds the time that the first response waits for servers.
     let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "5000"]) } });
     let client = Client::stdio(config);
@@ -77,7 +77,7 @@ async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
 }
 
 #[tokio::test]
-async fn sess1_the_end_of_input_ends_it_after_open_calls_are_answered() {
+async fn sess1_the_end_of_input_ends_the_process_after_open_calls_are_answered() {
     let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_nonce").await;
     for number in 0..5 {
@@ -98,7 +98,7 @@ async fn sess1_the_end_of_input_ends_it_after_open_calls_are_answered() {
 }
 
 #[tokio::test]
-async fn sess1_a_call_that_never_ends_does_not_hold_up_the_exit() {
+async fn sess1_a_call_that_never_ends_does_not_delay_the_exit() {
     let mut config = config();
     config["gateway"] = json!({ "grace": "100ms" });
     let client = Client::stdio(config).connected("2025-11-25").await;
@@ -108,7 +108,7 @@ async fn sess1_a_call_that_never_ends_does_not_hold_up_the_exit() {
 }
 
 #[tokio::test]
-async fn sess1_a_signal_ends_it_too() {
+async fn sess1_a_signal_ends_the_process() {
     let client = Client::stdio(config()).connected("2025-11-25").await;
     works(&client).await;
     signal(client.pid(), "TERM");
@@ -137,7 +137,7 @@ async fn http3_a_batch_on_stdio_is_answered_message_by_message() {
 }
 
 #[tokio::test]
-async fn http3_a_batch_on_stdio_is_refused_in_every_other_version() {
+async fn http3_a_batch_on_stdio_is_rejected_in_every_other_version() {
     for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
         let client = Client::stdio(json!({ "mcpServers": {} })).connected(version).await;
         client.write(&format!("[{}]", request(json!("one"), "ping", json!({})))).await;
@@ -148,7 +148,7 @@ async fn http3_a_batch_on_stdio_is_refused_in_every_other_version() {
 }
 
 #[tokio::test]
-async fn http3_a_line_beyond_the_limit_is_refused_and_the_next_one_read() {
+async fn http3_a_line_above_the_limit_is_rejected_and_the_next_one_is_read() {
     let config = json!({ "policies": { "maxMessageSize": "4KiB" }, "mcpServers": {} });
     let client = Client::stdio(config).connected("2025-11-25").await;
     for size in [5 * 1024, 300 * 1024] {
@@ -161,7 +161,7 @@ async fn http3_a_line_beyond_the_limit_is_refused_and_the_next_one_read() {
 }
 
 #[tokio::test]
-async fn srv4_a_change_is_told_on_stdio() {
+async fn srv4_a_change_is_notified_on_stdio() {
     let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_change_prompts").await;
     for (tool, method) in [
@@ -175,7 +175,7 @@ async fn srv4_a_change_is_told_on_stdio() {
 }
 
 #[tokio::test]
-async fn http3_progress_comes_before_the_answer_on_stdio() {
+async fn http3_progress_is_delivered_before_the_answer_on_stdio() {
     let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": 7}});
@@ -195,7 +195,7 @@ async fn http3_progress_comes_before_the_answer_on_stdio() {
 }
 
 #[tokio::test]
-async fn a_stderr_that_nobody_reads_ends_nothing() {
+async fn a_closed_stderr_does_not_end_the_process() {
     let scratch = Scratch::new();
     let config = scratch.write("goblin.json", r#"{ "mcpServers": {} }"#);
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -208,7 +208,7 @@ async fn a_stderr_that_nobody_reads_ends_nothing() {
 }
 
 #[tokio::test]
-async fn sess2_the_first_look_at_the_lists_shows_what_started_with_us() {
+async fn sess2_the_first_list_waits_for_servers_that_are_starting() {
     let servers = json!({
         "slow": fixture_server(&["--slow-start", "700"]),
         "gone": { "command": "/nowhere/at/all" },

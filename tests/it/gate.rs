@@ -66,7 +66,7 @@ async fn web1_a_foreign_origin_reaches_no_route() {
 }
 
 #[tokio::test]
-async fn web1_two_hosts_or_two_origins_are_as_bad_as_none() {
+async fn web1_two_host_or_origin_headers_are_rejected() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     // Two origins are a malformed request, even if each were allowed.
@@ -98,7 +98,7 @@ async fn web1_hosts_and_origins_can_be_allowed() {
 }
 
 #[tokio::test]
-async fn web1_a_preflight_from_a_known_page_is_answered() {
+async fn web1_a_preflight_from_an_allowed_origin_is_answered() {
     // Other localhost ports need `allowedOrigins` like any other page.
     let config = json!({ "gateway": { "allowedOrigins": ["http://localhost:5173"] }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
@@ -118,7 +118,7 @@ async fn web1_a_preflight_from_a_known_page_is_answered() {
 }
 
 #[tokio::test]
-async fn web1_with_a_token_nothing_answers_without_it() {
+async fn web1_every_route_requires_the_configured_token() {
     let config = json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
     let client = Client::new(gateway.address);
@@ -152,7 +152,7 @@ async fn web1_with_a_token_nothing_answers_without_it() {
 }
 
 #[tokio::test]
-async fn web1_a_preflight_carries_no_token_and_passes() {
+async fn web1_a_preflight_needs_no_token() {
     let config = json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
     let client = Client::new(gateway.address);

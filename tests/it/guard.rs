@@ -64,7 +64,7 @@ async fn the_guard_keeps_no_pipe_open() {
 }
 
 #[tokio::test]
-async fn kill_9_of_the_command() {
+async fn killing_the_command_ends_its_group() {
     let (mut child, group) = ready(TREE).await;
     assert_eq!(living_members(group), 4);
     kill(command_of(group), Signal::KILL);
@@ -73,7 +73,7 @@ async fn kill_9_of_the_command() {
 }
 
 #[tokio::test]
-async fn kill_9_of_the_guard() {
+async fn killing_the_guard_ends_the_group() {
     for script in [TREE, IGNORES_TERM] {
         let (mut child, group) = ready(script).await;
         kill(group, Signal::KILL);
@@ -83,7 +83,7 @@ async fn kill_9_of_the_guard() {
 }
 
 #[tokio::test]
-async fn a_polite_stop_of_the_guard_ends_all() {
+async fn terminating_the_guard_ends_the_group() {
     let (mut child, group) = ready(TREE).await;
     kill(group, Signal::TERM);
     assert_eq!(within(child.process.wait()).await, Exit::Signal(15));
@@ -91,7 +91,7 @@ async fn a_polite_stop_of_the_guard_ends_all() {
 }
 
 #[tokio::test]
-async fn kill_9_of_the_gateway() {
+async fn killing_the_gateway_ends_the_group() {
     for script in [TREE, IGNORES_TERM] {
         let (mut gateway, group) = fake_program(script);
         gateway.kill().unwrap();
@@ -101,7 +101,7 @@ async fn kill_9_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn kill_9_of_the_gateway_with_its_whole_process_group() {
+async fn killing_the_whole_process_group_of_the_gateway_ends_the_group() {
     let (mut gateway, group) = fake_program(TREE);
     // A terminal signals the whole group. The guard must not be in the gateway's group, nor depend on it.
     let id = i32::try_from(gateway.id()).unwrap();
@@ -112,7 +112,7 @@ async fn kill_9_of_the_gateway_with_its_whole_process_group() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn kill_9_of_gateway_and_guard_at_once_ends_the_command() {
+async fn killing_the_guard_of_a_stopped_gateway_ends_the_command() {
     let (mut gateway, group) = fake_program("trap '' TERM; echo ready; exec sleep 1000");
     // A stopped gateway cannot react to the guard's death.
     kill(gateway.id(), Signal::STOP);
@@ -124,7 +124,7 @@ async fn kill_9_of_gateway_and_guard_at_once_ends_the_command() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn killall_goblin_misses_the_guard() {
+async fn the_guard_process_is_named_after_its_command() {
     let (child, group) = ready("echo ready; sleep 1000").await;
     let name = std::fs::read_to_string(format!("/proc/{group}/comm")).unwrap();
     assert_eq!(name, "guard:sh\n");
@@ -133,7 +133,7 @@ async fn killall_goblin_misses_the_guard() {
 }
 
 #[tokio::test]
-async fn an_orderly_end_sends_no_signal_to_a_command_that_goes_by_itself() {
+async fn an_orderly_end_sends_no_signal_to_a_command_that_exits_by_itself() {
     let script = "trap 'echo TERM' TERM; echo ready; while read -r line; do :; done; echo bye";
     let (child, group) = ready(script).await;
     let Child { stdin, mut stdout, process, .. } = child;
@@ -146,7 +146,7 @@ async fn an_orderly_end_sends_no_signal_to_a_command_that_goes_by_itself() {
 }
 
 #[tokio::test]
-async fn an_end_against_the_commands_will() {
+async fn a_command_that_ignores_the_term_signal_is_killed_after_both_graces() {
     let (child, group) = ready(IGNORES_TERM).await;
     let Child { stdin, process, .. } = child;
     drop(stdin);
@@ -167,7 +167,7 @@ async fn dropping_the_process_ends_the_group() {
 }
 
 #[tokio::test]
-async fn what_a_command_leaves_behind_ends_with_it_and_its_status_is_kept() {
+async fn the_children_of_a_command_end_with_it_and_its_exit_status_is_kept() {
     let stubborn = format!("({IGNORES_TERM}) & sleep 1000 & read -r line; exit 3");
     let (mut child, group) = ready(&stubborn).await;
     drop(child.stdin);
@@ -176,7 +176,7 @@ async fn what_a_command_leaves_behind_ends_with_it_and_its_status_is_kept() {
 }
 
 #[tokio::test]
-async fn one_end_among_many_ends_only_that_one() {
+async fn ending_one_process_leaves_the_others_running() {
     let spawned: Vec<Child> = (0..16).map(|_| spawn(TREE)).collect();
     let mut children = Vec::new();
     for child in spawned {
@@ -193,7 +193,7 @@ async fn one_end_among_many_ends_only_that_one() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_said_before_it_is_tried() {
+async fn an_unstartable_command_is_rejected_before_it_is_started() {
     let scratch = Scratch::new();
     let directory = scratch.path();
     let file = directory.join("plain.txt");
@@ -251,7 +251,7 @@ async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
 }
 
 #[test]
-fn no_secret_in_debug() {
+fn the_debug_output_of_a_command_shows_no_secret() {
     let mut command = command("echo hunter2");
     command.env.push(("TOKEN".into(), "hunter2".into()));
     let text = format!("{command:?}");

@@ -19,7 +19,7 @@ fn one_server() -> Value {
 }
 
 #[tokio::test]
-async fn srv2_every_version_is_spoken_over_http() {
+async fn srv2_every_version_is_supported_over_http() {
     let gateway = Gateway::start(one_server()).await;
     gateway.client_seeing("a_echo").await;
     for version in VERSIONS {
@@ -29,7 +29,7 @@ async fn srv2_every_version_is_spoken_over_http() {
 }
 
 #[tokio::test]
-async fn srv2_every_version_is_spoken_over_stdio() {
+async fn srv2_every_version_is_supported_over_stdio() {
     for version in VERSIONS {
         let client = Client::stdio(one_server()).connected(version).await;
         client.await_tool("a_echo").await;
@@ -38,7 +38,7 @@ async fn srv2_every_version_is_spoken_over_stdio() {
 }
 
 #[tokio::test]
-async fn srv2_an_unknown_version_gets_our_newest_with_a_handshake() {
+async fn srv2_an_unknown_version_gets_the_newest_legacy_version() {
     let gateway = Gateway::start(nothing_behind()).await;
     for requested in ["1999-01-01", "2026-07-28", "2099-12-31", "nonsense"] {
         let answer = Client::new(gateway.address).initialize_with(requested, json!({})).await;
@@ -59,7 +59,7 @@ async fn srv2_a_handshake_without_a_version_opens_no_session() {
 }
 
 #[tokio::test]
-async fn srv1_cap1_d11_capabilities_are_the_same_whatever_stands_behind() {
+async fn srv1_cap1_d11_capabilities_do_not_depend_on_the_backends() {
     let everything = json!({
         "tools": {"listChanged": true},
         "prompts": {"listChanged": true},
@@ -157,7 +157,7 @@ async fn srv7_an_older_client_gets_content_it_can_parse() {
 }
 
 #[tokio::test]
-async fn cap1_log_lines_of_a_call_reach_its_client_from_the_level_it_asked_for() {
+async fn cap1_log_messages_of_a_call_reach_its_client_from_the_level_it_set() {
     let http = crate::fixture_http::HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({ "a": http.server() })).await;
     let client = gateway.client_seeing("a_log").await;

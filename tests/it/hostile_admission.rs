@@ -45,7 +45,7 @@ async fn flood(gateway: &Gateway, sessions: usize) {
 }
 
 #[tokio::test]
-async fn hard5_a_flood_of_sessions_locks_nobody_out() {
+async fn hard5_a_flood_of_sessions_locks_out_no_client() {
     const MAX_SESSIONS: usize = 3000;
     let gateway = Gateway::start(flood_config(MAX_SESSIONS)).await;
     let attack = Attack::begin("a flood of sessions", &gateway).await;
@@ -81,7 +81,7 @@ async fn hard5_a_flood_of_sessions_locks_nobody_out() {
 }
 
 #[tokio::test]
-async fn hard5_an_evicted_client_gets_404_and_begins_anew() {
+async fn hard5_an_evicted_client_gets_404_and_can_initialize_again() {
     let gateway = Gateway::start(flood_config(2)).await;
     let used = gateway.client().await;
     assert_eq!(ping(&used).await, StatusCode::OK);
@@ -140,7 +140,7 @@ async fn hard5_only_sessions_that_hold_nothing_are_evicted() {
 }
 
 #[tokio::test]
-async fn hard5_a_task_keeps_its_session() {
+async fn hard5_a_session_with_a_task_is_not_evicted() {
     let config = json!({ "gateway": { "maxSessions": 1 }, "mcpServers": { "a": fixture_server(&["--tasks"]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_task_slow").await;

@@ -126,7 +126,7 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
 }
 
 #[tokio::test]
-async fn hard2_a_length_that_is_only_announced_takes_no_room() {
+async fn hard2_an_announced_length_reserves_no_memory() {
     let gateway = gateway_with(json!({ "maxMemory": "4MiB" })).await;
     let client = gateway.client_seeing("hostile_echo").await;
     let mut held = Vec::new();
@@ -140,7 +140,7 @@ async fn hard2_a_length_that_is_only_announced_takes_no_room() {
 }
 
 #[tokio::test]
-async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on() {
+async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_continues() {
     const MAX: usize = 16 * MIB;
     let gateway = gateway_with(json!({ "maxMemory": "16MiB" })).await;
     let client = gateway.client_seeing("hostile_sleep").await;
@@ -174,7 +174,7 @@ async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on(
 }
 
 #[tokio::test]
-async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
+async fn hard3_unread_answers_count_as_memory_and_are_not_lost() {
     const BIG: usize = 6 * MIB;
     const MAX: usize = 10 * MIB;
     let gateway = gateway_with(json!({ "maxMemory": "10MiB" })).await;

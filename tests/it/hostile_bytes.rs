@@ -42,7 +42,7 @@ async fn healthy() -> Gateway {
 }
 
 #[tokio::test]
-async fn hard2_a_message_of_a_client_that_is_too_deep_reaches_no_backend() {
+async fn hard2_a_client_message_that_is_too_deep_reaches_no_backend() {
     let backend = Scripted::start(|seen, _| seen.legacy()).await;
     let gateway =
         Gateway::with_servers(json!({ HEALTHY: fixture_server(&[]), "s": http_server(backend.address) })).await;
@@ -112,7 +112,7 @@ async fn hard2_an_answer_that_is_too_deep_fails_its_call() {
 }
 
 #[tokio::test]
-async fn hard2_a_batch_beyond_the_limit_is_one_error() {
+async fn hard2_a_batch_above_the_limit_gets_one_error() {
     let gateway = healthy().await;
     let client = gateway.client_of("2025-03-26").await;
     let attack = Attack::begin("a batch of a million numbers", &gateway).await;
@@ -150,7 +150,7 @@ fn large_hello(bytes: usize) -> String {
 }
 
 #[tokio::test]
-async fn hard2_what_a_client_says_of_itself_is_bounded() {
+async fn hard2_the_size_of_client_info_and_capabilities_is_bounded() {
     let gateway = healthy().await;
     let client = gateway.client_seeing(&format!("{HEALTHY}_echo")).await;
     let attack = Attack::begin("handshakes with large capabilities", &gateway).await;

@@ -67,7 +67,7 @@ async fn hard9_a_file_that_others_can_write_is_rejected_by_every_command() {
 }
 
 #[tokio::test]
-async fn hard9_a_directory_that_others_can_write_is_rejected_wherever_it_is() {
+async fn hard9_a_directory_that_others_can_write_is_rejected_at_every_level() {
     let home = home();
     let (top, inner) = (home.scratch.path().join("top"), home.scratch.path().join("top/inner"));
     std::fs::create_dir_all(&inner).expect("a directory");
@@ -98,7 +98,7 @@ async fn hard9_a_directory_that_others_can_write_is_rejected_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn hard9_what_another_user_owns_is_rejected() {
+async fn hard9_a_file_directory_or_link_of_another_user_is_rejected() {
     let home = home();
     let directory = home.scratch.path().join("theirs");
     std::fs::create_dir(&directory).expect("a directory");
@@ -122,7 +122,7 @@ async fn hard9_what_another_user_owns_is_rejected() {
 }
 
 #[tokio::test]
-async fn hard9_a_running_gateway_keeps_its_configuration_when_the_file_is_trusted_no_more() {
+async fn hard9_a_running_gateway_keeps_its_configuration_when_the_file_becomes_untrusted() {
     let servers = |id: &str| -> Value { json!({ "mcpServers": { id: fixture_server(&[]) } }) };
     let home = Home::new(&servers("a"));
     let (gateway, client) = home.gateway("a_echo").await;

@@ -76,7 +76,7 @@ async fn hard8_the_prompt_shows_commands_in_full() {
 }
 
 #[tokio::test]
-async fn hard8_nothing_in_a_prompt_commands_the_terminal() {
+async fn hard8_a_prompt_contains_no_terminal_control_characters() {
     let home = home(&json!({
         "line\nnext": { "command": "a\nwrite to /safe? [y/N] " },
         "ansi\u{1b}[2J": { "command": "\u{1b}[31mx", "args": ["\u{9b}1A", "a\rb", "\u{7}"] },
@@ -107,7 +107,7 @@ async fn hard8_nothing_in_a_prompt_commands_the_terminal() {
 }
 
 #[tokio::test]
-async fn hard8_a_long_command_is_wrapped_and_passes_for_no_other_line() {
+async fn hard8_a_long_command_is_wrapped_and_imitates_no_other_line() {
     let spoof = format!("{}a       cursor  npx good", " ".repeat(37));
     let long = "evil ".repeat(400);
     let home = home(&json!({ "a": { "command": "sh", "args": ["-c", spoof, long] } }));
@@ -121,7 +121,7 @@ async fn hard8_a_long_command_is_wrapped_and_passes_for_no_other_line() {
 }
 
 #[tokio::test]
-async fn hard8_add_shows_what_was_added_in_full() {
+async fn hard8_add_shows_the_added_server_in_full() {
     let home = Home::new(&json!({ "mcpServers": {} }));
     let add = async |arguments: &[&str]| -> Ran {
         let ran = home.run(&[&["add", "--config", home.config()], arguments].concat()).await;
@@ -139,7 +139,7 @@ async fn hard8_add_shows_what_was_added_in_full() {
 }
 
 #[tokio::test]
-async fn hard8_elsewhere_secrets_stay_masked() {
+async fn hard8_check_and_json_output_mask_secrets() {
     let servers = json!({
         "a": { "command": "x", "args": ["--token", "hide-me", "https://hide-me:hide-me@h.example/x?k=hide-me"] },
         "b": { "url": "https://h.example/mcp?key=hide-me", "headers": { "X-Key": "hide-me" } },

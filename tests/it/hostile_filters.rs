@@ -214,7 +214,7 @@ async fn assert_patterns_match_exposed_only(target: &Target) {
 }
 
 #[tokio::test]
-async fn hard1_no_spelling_reaches_what_a_server_filter_denies() {
+async fn hard1_no_spelling_reaches_a_resource_that_a_server_filter_denies() {
     let deny = json!({ "deny": ["file:///secret", "file:///secret/*"] });
     let target = Target::start(deny, json!(["*"])).await;
     let attack = Attack::begin("filters: deny of a server", &target.gateway).await;
@@ -226,7 +226,7 @@ async fn hard1_no_spelling_reaches_what_a_server_filter_denies() {
 }
 
 #[tokio::test]
-async fn hard1_no_spelling_reaches_what_a_profile_denies() {
+async fn hard1_no_spelling_reaches_a_resource_that_a_profile_denies() {
     let deny = json!({ "deny": ["s+file:///secret", "s+file:///secret/*"] });
     let target = Target::start(json!({}), deny).await;
     let attack = Attack::begin("filters: deny of a profile", &target.gateway).await;
@@ -238,7 +238,7 @@ async fn hard1_no_spelling_reaches_what_a_profile_denies() {
 }
 
 #[tokio::test]
-async fn hard1_no_detour_leaves_what_an_allow_list_admits() {
+async fn hard1_no_detour_escapes_an_allow_list() {
     let (native, exposed) = (json!(["file:///public/*", "{+any}"]), json!(["s+file:///public/*", "s+:{+any}"]));
     for (server, profile) in [(json!({ "allow": native }), json!(["*"])), (json!({}), exposed)] {
         let target = Target::start(server, profile).await;
@@ -251,7 +251,7 @@ async fn hard1_no_detour_leaves_what_an_allow_list_admits() {
 }
 
 #[tokio::test]
-async fn hard1_subx1_a_pattern_of_a_profile_subscribes_to_nothing_that_the_profile_hides() {
+async fn hard1_subx1_a_pattern_subscribes_to_no_resource_that_the_profile_hides() {
     let gateway = Gateway::start(json!({
         "profiles": { "narrow": { "resources": { "deny": ["a+note:///b*"] } } },
         "mcpServers": { "a": fixture_server(&[]) },

@@ -103,7 +103,7 @@ async fn hard11_no_route_answers_a_foreign_page_or_host() {
 }
 
 #[tokio::test]
-async fn hard11_the_inspector_reaches_the_mcp_endpoints_only_and_is_mentioned_once() {
+async fn hard11_the_inspector_reaches_only_the_mcp_endpoints_and_is_logged_once() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
@@ -174,7 +174,7 @@ async fn hard11_a_repeated_header_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn hard11_malformed_requests_are_rejected_and_the_gateway_works_on() {
+async fn hard11_malformed_requests_are_rejected_and_the_gateway_continues_to_work() {
     let gateway = Gateway::with_servers(json!({ HEALTHY: fixture_server(&[]) })).await;
     let attack = Attack::begin("malformed requests", &gateway).await;
     let post = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";

@@ -78,7 +78,7 @@ async fn gateway_with(backend: &Scripted) -> Gateway {
 }
 
 #[tokio::test]
-async fn hard2_a_small_entry_does_not_keep_the_large_page_that_it_came_on() {
+async fn hard2_a_small_entry_does_not_keep_its_large_page_in_memory() {
     let backend = changing(3 * MIB, 10).await;
     let gateway = gateway_with(&backend).await;
     let attack = Attack::begin("list pages full of garbage", &gateway).await;

@@ -65,7 +65,7 @@ impl Canary {
 }
 
 #[tokio::test]
-async fn hard_equal_ids_of_many_clients_never_get_the_answer_of_another() {
+async fn clients_with_equal_request_ids_receive_only_their_own_answers() {
     const CLIENTS: usize = 8;
     const CALLS: usize = 25;
     let gateway = gateway_with(fixture_server(&[])).await;
@@ -96,7 +96,7 @@ async fn hard_equal_ids_of_many_clients_never_get_the_answer_of_another() {
 }
 
 #[tokio::test]
-async fn hard_a_request_state_with_any_flipped_bit_is_refused() {
+async fn a_request_state_with_any_flipped_bit_is_rejected() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
     let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
     let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
@@ -122,7 +122,7 @@ async fn hard_a_request_state_with_any_flipped_bit_is_refused() {
 const REPAINT: &str = "evil\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\rfake line";
 
 #[tokio::test]
-async fn hard_no_text_of_a_peer_reaches_a_terminal_by_the_log() {
+async fn the_log_contains_no_control_characters_of_clients_or_servers() {
     let listed = json!({ "tools": [{ "name": REPAINT, "description": REPAINT, "inputSchema": { "type": "object" } }] });
     let server = Scripted::start(move |seen, _| match seen.method() {
         "initialize" => seen.result(json!({
@@ -159,7 +159,7 @@ async fn hard_no_text_of_a_peer_reaches_a_terminal_by_the_log() {
 }
 
 #[tokio::test]
-async fn hard_a_tool_name_with_control_characters_is_listed_and_called_by_a_plain_name() {
+async fn a_tool_name_with_control_characters_is_listed_and_called_by_a_plain_name() {
     let listed = json!({ "tools": [{ "name": REPAINT, "inputSchema": { "type": "object" } }] });
     let server = Scripted::start(move |seen, _| match seen.method() {
         "tools/list" => seen.result(listed.clone()),
@@ -180,7 +180,7 @@ async fn hard_a_tool_name_with_control_characters_is_listed_and_called_by_a_plai
 }
 
 #[tokio::test]
-async fn hard_an_argument_that_becomes_a_header_injects_none() {
+async fn an_argument_that_becomes_a_header_injects_no_other_header() {
     let schema = json!({ "type": "object", "properties": { "r": { "type": "string", "x-mcp-header": "R" } } });
     let server = Scripted::start(move |seen, _| seen.modern(&schema)).await;
     let gateway = gateway_with(http_server(server.address)).await;
@@ -205,7 +205,7 @@ async fn hard_an_argument_that_becomes_a_header_injects_none() {
 }
 
 #[tokio::test]
-async fn hard_a_reference_to_the_network_in_a_schema_is_never_fetched() {
+async fn a_remote_reference_in_a_schema_is_never_fetched() {
     let canary = Canary::start().await;
     let url = format!("http://{}/schema.json", canary.address);
     let schema = json!({
@@ -230,7 +230,7 @@ async fn hard_a_reference_to_the_network_in_a_schema_is_never_fetched() {
 }
 
 #[tokio::test]
-async fn hard_a_redirect_is_never_followed() {
+async fn a_redirect_is_never_followed() {
     let canary = Canary::start().await;
     let location = format!("Location: http://{}/mcp\r\n", canary.address);
     let moved = location.clone();
@@ -257,7 +257,7 @@ async fn hard_a_redirect_is_never_followed() {
 }
 
 #[tokio::test]
-async fn hard_no_request_starts_a_program() {
+async fn no_request_starts_a_program() {
     let scratch = Scratch::new();
     let marker = scratch.path().join("marker");
     let config = json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } });

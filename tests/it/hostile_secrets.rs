@@ -145,7 +145,7 @@ async fn hard6_d19_check_and_doctor_start_servers_with_the_same_environment() {
 }
 
 #[tokio::test]
-async fn d19_an_inherit_that_names_a_token_of_the_gateway_is_refused() {
+async fn d19_an_inherit_that_names_a_token_of_the_gateway_is_rejected() {
     for (name, fragment) in
         [("GATEWAY_SECRET", "contains a token of the gateway"), ("GOBLIN_TOKEN", "are passed to no server")]
     {
@@ -190,7 +190,7 @@ async fn d19_doctor_names_a_variable_that_a_failed_server_may_need() {
 }
 
 #[tokio::test]
-async fn hard7_variables_in_a_command_line_are_shown_as_they_were_written() {
+async fn hard7_variables_in_a_command_line_are_shown_unexpanded() {
     let home = Home::new(&json!({ "mcpServers": {
         "a": { "command": "${UNRELATED_KEY}", "args": ["--db=${OTHER_ARG}", "${OWN_SECRET:-x}"] },
     } }));
@@ -243,7 +243,7 @@ fn assert_quotes_nothing(answer: &Value) {
 }
 
 #[tokio::test]
-async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
+async fn hard7_clients_receive_no_stderr_stdout_or_command_line_of_a_server() {
     let config = json!({ "metaTools": true, "mcpServers": {
         "shared": noisy_server(json!({})),
         "own": noisy_server(json!({ "session": "per-client" })),
@@ -290,7 +290,7 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
 }
 
 #[tokio::test]
-async fn hard7_clients_do_not_read_the_command_that_cannot_be_started() {
+async fn hard7_clients_do_not_receive_the_path_of_a_command_that_cannot_be_started() {
     let scratch = Scratch::new();
     let program = scratch.write("program", &format!("#!/bin/sh\nrm \"$0\"; exec '{}' --crash-after 0\n", fixture()));
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);

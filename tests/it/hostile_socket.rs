@@ -65,7 +65,7 @@ fn request_as(uid: u32, socket: &Path) -> Vec<u8> {
 
 /// Only root can act as another user. The test does nothing for other users.
 #[tokio::test]
-async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
+async fn hard10_connections_of_another_user_are_closed_counted_and_logged_once() {
     if !geteuid().is_root() {
         return;
     }
@@ -129,7 +129,7 @@ async fn hard10_a_socket_that_is_served_is_not_replaced() {
 }
 
 #[tokio::test]
-async fn hard10_of_gateways_that_start_at_once_one_serves() {
+async fn hard10_only_one_of_several_gateways_that_start_at_once_serves() {
     let home = home_with(json!({}));
     make_directory(&home, 0o700);
     let socket = socket_of(&home);
@@ -150,7 +150,7 @@ async fn hard10_of_gateways_that_start_at_once_one_serves() {
 }
 
 #[tokio::test]
-async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
+async fn hard10_a_file_that_is_not_a_socket_of_the_gateway_is_never_removed() {
     let home = home_with(json!({}));
     make_directory(&home, 0o700);
     let socket = socket_of(&home);
@@ -174,7 +174,7 @@ async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
 }
 
 #[tokio::test]
-async fn hard10_a_file_that_took_the_place_of_the_socket_stays_at_the_end() {
+async fn hard10_a_file_that_replaced_the_socket_is_not_removed_at_shutdown() {
     let home = home_with(json!({}));
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
@@ -211,7 +211,7 @@ async fn hard10_a_directory_that_others_can_enter_is_rejected() {
 }
 
 #[tokio::test]
-async fn hard10_a_path_that_no_system_takes_is_a_problem_of_the_configuration() {
+async fn hard10_a_too_long_or_missing_socket_path_is_a_problem_of_the_configuration() {
     let check = |path: String| async move {
         let home = home_with(json!({ "socket": path }));
         home.run(&["check", "--config", home.config()]).await

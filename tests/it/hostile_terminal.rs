@@ -36,7 +36,7 @@ async fn on_terminal(home: &Home, arguments: &[&str], fragment: &str) -> String 
 }
 
 #[tokio::test]
-async fn results_on_a_terminal_have_no_characters_that_command_it() {
+async fn results_on_a_terminal_contain_no_control_characters() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
     client.await_tool("f_read").await;

@@ -87,7 +87,7 @@ fn schema_bomb() -> Value {
 }
 
 #[tokio::test]
-async fn hard4_calls_of_a_tool_whose_schema_explodes_pass_unvalidated() {
+async fn hard4_calls_of_a_tool_with_an_exploding_schema_pass_unvalidated() {
     let evil = Lists { tools: vec![tool("bomb", schema_bomb())], ..Lists::default() }.serve().await;
     let (gateway, client) = attacked(&evil, json!({ "validate": true })).await;
     client.await_tool("evil_bomb").await;
@@ -162,7 +162,7 @@ async fn hard4_many_templates_without_a_literal_prefix_do_not_stop_the_gateway()
 }
 
 #[tokio::test]
-async fn hard4_a_backend_with_too_many_templates_keeps_its_last_list_of_them() {
+async fn hard4_a_list_of_too_many_templates_is_rejected_and_logged() {
     let template = |number: usize| json!({ "name": "t", "uriTemplate": format!("t{number}://{{a}}") });
     let lists = Lists {
         tools: vec![tool("t", json!({ "type": "object" }))],
@@ -188,7 +188,7 @@ async fn hard4_a_backend_with_too_many_templates_keeps_its_last_list_of_them() {
 }
 
 #[tokio::test]
-async fn hard4_a_long_list_is_built_listed_searched_and_subscribed_beside_the_workers() {
+async fn hard4_a_long_list_is_built_listed_searched_and_subscribed_off_the_worker_threads() {
     const COUNT: usize = 30_000;
     let resource = |number: usize| json!({ "uri": format!("X:///Dir/%7e{number}.txt"), "name": format!("n{number}") });
     let evil = Lists { resources: (0..COUNT).map(resource).collect(), ..Lists::default() }.serve().await;

@@ -94,7 +94,7 @@ impl Machine {
 }
 
 #[test]
-fn every_file_of_every_client_gives_what_stands_next_to_it() {
+fn every_client_file_gives_the_expected_output_and_configuration() {
     for (file, client, place) in CASES {
         let machine = Machine::new();
         machine.put(place, &fixture(file));
@@ -110,7 +110,7 @@ fn every_file_of_every_client_gives_what_stands_next_to_it() {
 }
 
 #[test]
-fn no_file_of_a_client_is_without_a_case() {
+fn every_client_file_has_a_test_case() {
     let directory = Path::new(crate::harness::ROOT).join("tests/clients_files");
     let mut count = 0;
     for entry in std::fs::read_dir(directory).expect("a directory") {
@@ -123,7 +123,7 @@ fn no_file_of_a_client_is_without_a_case() {
 }
 
 #[test]
-fn all_clients_are_read_together_and_twice_is_once() {
+fn all_clients_are_imported_together_and_a_second_import_adds_nothing() {
     let machine = Machine::new();
     for (file, _, place) in CASES.iter().filter(|(file, ..)| *file != "hostile.json") {
         machine.put(place, &fixture(file));
@@ -144,7 +144,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
 }
 
 #[test]
-fn equal_servers_of_two_clients_are_one() {
+fn equal_servers_of_two_clients_are_imported_once() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"a":{"command":"x","env":{"K":"${env:K}","L":"1"}}}}"#);
     machine.put("@HOME@/.gemini/settings.json", r#"{"mcpServers":{"a":{"env":{"L":"1","K":"$K"},"command":"x"}}}"#);
@@ -155,7 +155,7 @@ fn equal_servers_of_two_clients_are_one() {
 }
 
 #[test]
-fn names_that_cannot_stand_together_are_told_apart() {
+fn conflicting_and_invalid_names_are_replaced() {
     let machine = Machine::new();
     let long = "n".repeat(70);
     machine.put(
@@ -172,7 +172,7 @@ fn names_that_cannot_stand_together_are_told_apart() {
 const OWN: &str = "{\n  // mine\n  \"servers\": {\n    \"a\": { \"command\": \"x\" }, // kept\n    \"b\": { \"command\": \"other\" },\n  },\n}\n";
 
 #[test]
-fn a_file_that_is_there_is_added_to() {
+fn servers_are_added_to_an_existing_file() {
     let machine = Machine::new();
     let target = machine.put("@HOME@/.config/goblin/goblin.json", OWN);
     std::fs::set_permissions(&target, PermissionsExt::from_mode(0o640)).expect("permissions");
@@ -192,7 +192,7 @@ fn a_file_that_is_there_is_added_to() {
 }
 
 #[test]
-fn a_file_with_problems_is_left_alone() {
+fn a_file_with_problems_is_not_changed() {
     let machine = Machine::new();
     let bad = OWN.replace("command", "comand");
     machine.put("@HOME@/.config/goblin/goblin.json", &bad);
@@ -222,7 +222,7 @@ fn nothing_is_written_without_a_yes() {
 }
 
 #[test]
-fn what_is_written_is_for_its_owner_alone() {
+fn only_the_owner_can_access_the_written_file() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
     let json: Value = serde_json::from_str(&machine.import(&["--json", "--yes"])).expect("JSON");
@@ -234,7 +234,7 @@ fn what_is_written_is_for_its_owner_alone() {
 }
 
 #[test]
-fn json_has_no_secret_either() {
+fn the_json_output_contains_no_secret() {
     for (file, client, place) in CASES {
         let machine = Machine::new();
         machine.put(place, &fixture(file));
@@ -246,7 +246,7 @@ fn json_has_no_secret_either() {
 }
 
 #[test]
-fn one_file_can_be_named() {
+fn the_from_flag_selects_one_file() {
     let machine = Machine::new();
     for (name, text, client) in [
         ("x.toml", "[mcp_servers.a]\ncommand = \"x\"\n", "codex"),
@@ -271,7 +271,7 @@ fn one_file_can_be_named() {
 }
 
 #[test]
-fn a_broken_file_does_not_keep_out_the_others() {
+fn a_broken_file_does_not_prevent_the_import_of_others() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", "{ \"mcpServers\": ");
     machine.put("@HOME@/.codex/config.toml", "[mcp_servers.a]\nkey = \"literal-secret-value\n");
@@ -287,7 +287,7 @@ fn a_broken_file_does_not_keep_out_the_others() {
 }
 
 #[test]
-fn a_machine_without_clients_says_where_it_looked() {
+fn an_import_without_clients_lists_the_searched_paths() {
     let machine = Machine::new();
     let stdout = machine.import(&[]);
     assert!(stdout.starts_with("no servers were found\n\nlooked for:\n"), "{stdout}");

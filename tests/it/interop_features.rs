@@ -116,7 +116,7 @@ fn every_feature_has_a_script_for_each_era() {
 }
 
 #[test]
-fn a_step_is_judged_by_what_it_expects() {
+fn a_step_is_judged_by_its_expectations() {
     let check = |expect: Value, outcome: Value, problem: Option<&str>| {
         let found = judge(&json!({ "expect": expect }), &outcome);
         assert_eq!(found.as_deref().map(|found| found.split(", ").next().unwrap_or_default()), problem);

@@ -138,7 +138,7 @@ fn row(pair: &Pair) -> String {
 }
 
 #[test]
-fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
+fn every_feature_is_proved_by_two_pairs_and_every_sdk_is_on_both_ends() {
     for feature in FEATURES {
         for (client, server) in QUADRANTS {
             let proofs = proofs(client, server, feature);
@@ -155,7 +155,7 @@ fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
 }
 
 #[test]
-fn the_page_about_both_eras_is_not_stale() {
+fn the_interop_page_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/interop.md");
     if std::env::var_os("GOBLIN_BLESS").is_some() {
         std::fs::write(path, document()).expect("the page can be written");

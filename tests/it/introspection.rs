@@ -74,7 +74,7 @@ async fn sub15_all_subscriptions_are_listed_by_time_and_counted() {
 }
 
 #[tokio::test]
-async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
+async fn sub15_the_subscribers_of_a_uri_are_found_under_every_spelling() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     client.await_tool("b_touch").await;
@@ -127,7 +127,7 @@ async fn state_becomes(client: &Client, uri: &str, expected: Value) {
 }
 
 #[tokio::test]
-async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
+async fn sub15_the_state_and_the_update_counts_of_a_subscription_are_reported() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     subscribe(&client, "a+note:///unsupported", json!({})).await;
@@ -158,7 +158,7 @@ async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
 }
 
 #[tokio::test]
-async fn sub15_clients_of_a_bridge_and_own_connections_are_told_as_all_others() {
+async fn sub15_clients_of_a_bridge_and_per_client_links_are_listed_like_all_others() {
     let mut server = fixture_server(&[]);
     server["session"] = "per-client".into();
     let scratch = Scratch::new();

@@ -60,7 +60,7 @@ async fn p7_bad_backends_change_nothing_for_the_others() {
 }
 
 #[tokio::test]
-async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
+async fn p6_a_client_is_limited_to_exactly_max_in_flight_calls() {
     let config = json!({ "policies": { "maxInFlight": 3 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_nonce").await;
@@ -78,7 +78,7 @@ async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
 }
 
 #[tokio::test]
-async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
+async fn p6_a_call_to_a_backend_at_its_call_limit_is_rejected_after_a_wait() {
     let config = json!({
         "policies": { "maxInFlightPerBackend": 2 },
         "mcpServers": { "a": fixture_server(&[]), "good": fixture_server(&[]) },
@@ -113,7 +113,7 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
 }
 
 #[tokio::test]
-async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
+async fn f14_exactly_max_sessions_are_admitted_and_delete_frees_a_place() {
     // An open stream protects its session. A session without a stream would be replaced by the new client.
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
     let first = gateway.client().await;
@@ -194,7 +194,7 @@ async fn f12_a_client_that_disconnects_cancels_nothing_and_leaks_nothing() {
 }
 
 #[tokio::test]
-async fn f13_a_client_that_does_not_read_its_stream_delays_nobody() {
+async fn f13_a_client_that_does_not_read_its_stream_delays_no_other_client() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_progress").await;
     let mut slow = raw_post(&gateway.client().await, &call_body(1, "a_progress", json!({"steps": 60_000}))).await;
@@ -217,7 +217,7 @@ async fn log_lines(client: &Client, server: &str, level: &str) -> usize {
 }
 
 #[tokio::test]
-async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_own() {
+async fn the_lowest_log_level_is_sent_upstream_and_each_client_is_filtered_by_its_own() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let http = HttpFixture::start(&["--reply", "sse"]).await;
@@ -252,7 +252,7 @@ async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_o
 }
 
 #[tokio::test]
-async fn p2_a_log_line_whose_call_is_not_certain_reaches_nobody() {
+async fn p2_an_unattributed_log_message_reaches_no_client() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_log").await;
     // This call stays open until the client answers the server request.

@@ -297,7 +297,7 @@ async fn memory_without_pool(watcher: &Watcher, gateway: &Gateway, proxy: &Fault
 }
 
 #[tokio::test]
-async fn sess2_nothing_of_a_session_stays_however_it_ends() {
+async fn sess2_every_way_to_end_a_session_frees_all_its_resources() {
     let scratch = Scratch::new();
     let (starts, received) = (scratch.path().join("starts"), scratch.path().join("received"));
     let backend = HttpFixture::start(&["--received", path_text(&received)]).await;

@@ -135,7 +135,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
+async fn p2_server_requests_reach_only_their_own_client_and_answers_only_their_own_call() {
     const ROUNDS: u64 = 6;
     let stage = Stage::set(json!({})).await;
     let records = Arc::new(Records::default());
@@ -174,7 +174,7 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
+async fn f1_no_server_request_reaches_a_wrong_client_while_servers_die_and_clients_leave() {
     const FAULTS: usize = 20;
     let stage = Arc::new(Stage::set(json!({ "askTimeout": "700ms", "defaultTimeout": "5s" })).await);
     let (records, leavers) = (Arc::new(Records::default()), Arc::new(Records::default()));
@@ -272,7 +272,7 @@ async fn await_all_requests(stage: &Stage) -> Option<()> {
 /// Streams of calls are cut before or after their server request, and resumed. Meanwhile each client tries to resume
 /// the other clients' streams.
 #[tokio::test(flavor = "multi_thread")]
-async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
+async fn p2_only_its_own_client_resumes_a_cut_stream() {
     const CLIENTS: usize = 10;
     const ROUNDS: u64 = 6;
     let stage = Stage::set(json!({})).await;

@@ -60,7 +60,7 @@ fn observation(number: u64) -> Value {
 
 /// Checks the behaviour of the reference server, without the gateway.
 #[tokio::test]
-async fn server_memory_tells_of_each_write_once() {
+async fn server_memory_sends_one_update_for_each_write() {
     const WRITES: u64 = 50;
     let scratch = Scratch::new();
     let mut command = Command::new("node");
@@ -105,7 +105,7 @@ async fn writing() -> (Scratch, Gateway, Client) {
 }
 
 #[tokio::test]
-async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_who_left() {
+async fn sub5_sub12_each_write_notifies_every_subscriber_once_and_no_former_subscriber() {
     const WRITES: u64 = 40;
     let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
@@ -138,7 +138,7 @@ async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_wh
 }
 
 #[tokio::test]
-async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
+async fn sub5_a_slow_client_receives_at_least_one_update_and_at_most_one_per_write() {
     const WRITES: u64 = 200;
     let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
@@ -433,22 +433,22 @@ async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [impl Pl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sub5_sub16_subx6_in_the_end_each_has_seen_what_is_there_and_heard_nothing_else() {
+async fn sub5_sub16_subx6_subscribers_see_the_final_state_of_legacy_servers_after_faults() {
     play::<Player>("legacy", FAULTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sub5_sub16_in_the_end_all_is_seen_of_servers_without_sessions_too() {
+async fn sub5_sub16_subscribers_see_the_final_state_of_modern_servers_after_faults() {
     play::<Player>("modern", MODERN_FAULTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sub5_sub16_in_the_end_each_who_listens_has_seen_what_is_there_and_heard_nothing_else() {
+async fn sub5_sub16_listeners_see_the_final_state_of_legacy_servers_after_faults() {
     play::<ListeningPlayer>("legacy", FAULTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sub5_sub16_in_the_end_each_who_listens_has_seen_all_of_servers_without_sessions_too() {
+async fn sub5_sub16_listeners_see_the_final_state_of_modern_servers_after_faults() {
     play::<ListeningPlayer>("modern", MODERN_FAULTS).await;
 }
 

@@ -48,7 +48,7 @@ async fn upstream(scene: &Scene, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn sub1_what_will_be_told_is_acknowledged_first() {
+async fn sub1_a_listen_stream_first_acknowledges_the_notifications_it_will_send() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     for (wanted, expected) in [
         (json!({}), json!({})),
@@ -78,7 +78,7 @@ async fn sub1_what_will_be_told_is_acknowledged_first() {
 
 /// Resources of a server without subscriptions are not honoured.
 #[tokio::test]
-async fn sub3_what_cannot_be_told_is_not_promised() {
+async fn sub3_a_listen_acknowledges_no_resource_of_a_server_without_subscriptions() {
     let gateway = crate::harness::Gateway::with_servers(json!({
         "a": crate::harness::fixture_server(&["--without", "subscribe"]),
         "b": crate::harness::fixture_server(&[]),
@@ -92,7 +92,7 @@ async fn sub3_what_cannot_be_told_is_not_promised() {
 }
 
 #[tokio::test]
-async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
+async fn sub2_one_update_reaches_sessions_and_listeners() {
     for back in Back::ALL {
         let scene = Scene::start(back, json!({}), json!({})).await;
         let legacy = scene.gateway.client().await;
@@ -127,7 +127,7 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
 /// A change between the acknowledgement and the server's response is not notified by the server, so the gateway sends
 /// an update.
 #[tokio::test]
-async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does() {
+async fn sub10_a_listener_receives_an_update_when_the_server_accepts_its_subscription() {
     const HELD: &str = "a+note:///held-x";
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let (accepted, mut stream) = scene.client.listen_to(json!(1), uris(&[HELD])).await;
@@ -138,7 +138,7 @@ async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does
 }
 
 #[tokio::test]
-async fn sub13_the_words_of_an_update_are_the_servers() {
+async fn sub13_a_listener_receives_the_params_of_an_update_byte_for_byte() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let (_, mut stream) = scene.client.listen_to(json!("é"), uris(&[ALPHA])).await;
     upstream(&scene, &["+note:///alpha"]).await;
@@ -156,7 +156,7 @@ async fn sub13_the_words_of_an_update_are_the_servers() {
 }
 
 #[tokio::test]
-async fn reg8_lists_are_told_to_those_who_asked() {
+async fn reg8_a_listener_receives_only_the_list_changes_it_requested() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let wanted = |key: &str| json!({ key: true });
     let (_, mut tools) = scene.client.listen_to(json!("t"), wanted("toolsListChanged")).await;
@@ -182,7 +182,7 @@ async fn reg8_lists_are_told_to_those_who_asked() {
 }
 
 #[tokio::test]
-async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
+async fn subx1_a_listener_can_subscribe_to_a_glob_pattern() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut params = listen_to(uris(&["a+note:///*"]));
     params["_meta"]["dev.goblin/pattern"] = json!("glob");
@@ -204,7 +204,7 @@ async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
 }
 
 #[tokio::test]
-async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
+async fn sub14_a_deletion_reaches_each_listener_in_the_form_it_supports() {
     const BIN: &str = "a+blob:///bin";
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let knowing = Client::modern(scene.gateway.address, json!({"extensions": {"dev.goblin/subscriptions": {}}}));
@@ -223,7 +223,7 @@ async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
 }
 
 #[tokio::test]
-async fn sub2_streams_over_a_pipe_are_told_apart_by_their_ids_and_end_apart() {
+async fn sub2_listen_streams_over_stdio_have_their_own_ids_and_end_separately() {
     for members in [json!({}), json!({"session": "per-client"})] {
         let backend = Backend::start(Back::Stdio).await;
         let client = Client::stdio(Scene::config(&backend, json!({}), members.clone())).as_modern(json!({}));
@@ -280,7 +280,7 @@ async fn subscribed(client: &Client, expected: &str) {
 
 /// Operators see them like those of sessions.
 #[tokio::test]
-async fn met_listeners_are_counted_while_they_are_there() {
+async fn gauges_count_listeners_until_their_streams_close() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let gauges = ["goblin_sessions_active", "goblin_streams_active", ACTIVE];
     let (_, stream) = scene.client.listen_to(json!(1), uris(&[ALPHA, BETA])).await;

@@ -17,7 +17,7 @@ fn over(id: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn life_a_gateway_that_stops_ends_every_stream_with_its_answer() {
+async fn a_stopping_gateway_ends_every_listen_stream_with_its_result() {
     let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut streams = Vec::new();
     for id in [json!("a"), json!(7)] {
@@ -31,7 +31,7 @@ async fn life_a_gateway_that_stops_ends_every_stream_with_its_answer() {
 }
 
 #[tokio::test]
-async fn life_a_stream_over_a_pipe_ends_with_its_answer_when_we_are_told_to_stop() {
+async fn sigterm_ends_every_listen_stream_over_stdio_with_its_result() {
     let config = json!({ "gateway": { "grace": "10m" }, "mcpServers": { "a": fixture_server(&[]) } });
     let client = Client::stdio(config).as_modern(json!({}));
     client.await_tool("a_touch").await;
@@ -47,7 +47,7 @@ async fn life_a_stream_over_a_pipe_ends_with_its_answer_when_we_are_told_to_stop
 }
 
 #[tokio::test]
-async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
+async fn sub5_many_listen_streams_share_one_subscription_and_each_receives_every_update() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut streams = Vec::new();
     for number in 0..200 {
@@ -68,7 +68,7 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
 }
 
 #[tokio::test]
-async fn sess1_streams_take_places_among_the_sessions() {
+async fn sess1_listen_streams_count_against_max_sessions() {
     let config = json!({ "gateway": { "maxSessions": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = Client::modern(gateway.address, json!({}));
@@ -88,7 +88,7 @@ async fn sess1_streams_take_places_among_the_sessions() {
 }
 
 #[tokio::test]
-async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
+async fn a_listen_acknowledges_at_most_max_per_client_resources() {
     let config = json!({ "subscriptions": { "maxPerClient": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = Client::modern(gateway.address, json!({}));
@@ -117,7 +117,7 @@ async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
 
 /// A client that disconnects before the server's response leaves nothing behind.
 #[tokio::test]
-async fn sub9_a_stream_that_closes_while_its_server_is_asked_leaves_nothing() {
+async fn sub9_a_stream_that_closes_before_the_server_answers_leaves_no_subscription() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let legacy = scene.gateway.client().await;
     let (accepted, stream) = scene.client.listen_to(json!(1), uris(&["a+note:///held-x"])).await;

@@ -84,7 +84,7 @@ async fn add_tool(client: &Client) -> String {
 }
 
 #[tokio::test]
-async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
+async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_rejected() {
     let config = json!({ "policies": { "pageSize": 10 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -125,7 +125,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
 }
 
 #[tokio::test]
-async fn res12_srv3_lists_are_answered_without_asking_a_backend() {
+async fn res12_srv3_lists_are_answered_without_contacting_a_backend() {
     let (gateway, client, _frozen) = frozen_server().await;
     let new_client = gateway.client().await;
     for (method, member) in LISTS {
@@ -156,7 +156,7 @@ async fn res10_a_resource_is_listed_with_all_its_members() {
 }
 
 #[tokio::test]
-async fn reg4_reg6_reg7_a_tool_is_listed_whole_with_name_description_and_server() {
+async fn reg4_reg6_reg7_a_tool_is_listed_with_its_full_definition_and_its_server() {
     let gateway = Gateway::with_servers(json!({ "my_server": fixture_server(&["--prefix-unknown"]) })).await;
     let client = gateway.client_seeing("my_server_echo").await;
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
@@ -212,7 +212,7 @@ async fn changes_before_prompts(client: &Client, stream: &mut Listener, changer:
 }
 
 #[tokio::test]
-async fn reg8_nothing_is_told_when_nothing_changed() {
+async fn reg8_an_unchanged_list_sends_no_notification() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--list-changed-storm", "50"]) })).await;
     gateway.client_seeing("a_echo").await;
     // A client that is up to date.
@@ -226,7 +226,7 @@ async fn reg8_nothing_is_told_when_nothing_changed() {
 }
 
 #[tokio::test]
-async fn reg3_reg8_a_burst_is_told_in_few_words_and_ends_in_the_last_state() {
+async fn reg3_reg8_a_burst_of_changes_sends_few_notifications_and_ends_in_the_last_state() {
     const CHANGES: usize = 60;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     gateway.client_seeing("a_echo").await;
@@ -245,7 +245,7 @@ async fn reg3_reg8_a_burst_is_told_in_few_words_and_ends_in_the_last_state() {
 }
 
 #[tokio::test]
-async fn reg1_late_tools_appear_one_after_another() {
+async fn reg1_tools_added_after_the_connection_are_listed() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--late-tools", "50"]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("a_late_4").await;
@@ -254,7 +254,7 @@ async fn reg1_late_tools_appear_one_after_another() {
 }
 
 #[tokio::test]
-async fn d14_a_lost_backend_keeps_its_lists_and_nothing_is_told() {
+async fn d14_a_lost_backend_keeps_its_lists_and_causes_no_list_changed() {
     let scratch = Scratch::new();
     // This server starts once and never again.
     let once = json!({
@@ -289,7 +289,7 @@ async fn d14_a_lost_backend_keeps_its_lists_and_nothing_is_told() {
 }
 
 #[tokio::test]
-async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
+async fn d14_a_backend_that_restarts_with_the_same_lists_causes_no_list_changed() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
     let watcher = gateway.client_seeing("a_echo").await;
     watcher.await_tool("b_echo").await;
@@ -305,7 +305,7 @@ async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
 }
 
 #[tokio::test]
-async fn res13_a_change_of_one_server_asks_no_other() {
+async fn res13_a_changed_list_of_one_server_contacts_no_other_server() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let frozen = fixture_server(&["--pid-file", &pid_file.display().to_string()]);
@@ -334,7 +334,7 @@ pub fn config(servers: Value) -> goblin_config::Config {
 }
 
 #[tokio::test]
-async fn reg2_a_removed_server_takes_everything_with_it() {
+async fn reg2_removing_a_server_removes_its_entries_and_its_process() {
     let scratch = Scratch::new();
     let pid_file = |name: &str| scratch.path().join(name);
     let server = |name: &str| fixture_server(&["--pid-file", &pid_file(name).display().to_string()]);

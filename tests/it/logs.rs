@@ -25,7 +25,7 @@ fn lines(gateway: &Gateway) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn log_in_json_each_happening_is_one_object_with_its_kind_and_whose_it_is() {
+async fn the_json_log_has_one_object_per_event_with_its_kind_server_and_session() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]), "gone": { "command": "./no-such-program" } } });
     let (gateway, _scratch) = gateway(config, &["--log-level", "debug", "--log-format", "json"], &[]).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -54,7 +54,7 @@ async fn log_in_json_each_happening_is_one_object_with_its_kind_and_whose_it_is(
 }
 
 #[tokio::test]
-async fn log_in_text_people_read_the_message_first_and_no_kind() {
+async fn the_text_log_puts_the_message_before_the_fields_and_omits_the_kind() {
     let (gateway, _scratch) = gateway(
         json!({ "log": { "format": "json" }, "mcpServers": { "a": fixture_server(&[]) } }),
         &["--log-format", "text"],
@@ -67,7 +67,7 @@ async fn log_in_text_people_read_the_message_first_and_no_kind() {
 }
 
 #[tokio::test]
-async fn log_secrets_and_session_ids_are_in_no_line_at_any_level() {
+async fn no_log_line_contains_a_secret_or_a_whole_session_id() {
     let backend = HttpFixture::start(&[]).await;
     let mut http = backend.server();
     http["headers"] = json!({ "Authorization": "Bearer ${SECRET_HEADER}", "X-Api-Key": "${SECRET_KEY}" });
@@ -121,7 +121,7 @@ async fn log_secrets_and_session_ids_are_in_no_line_at_any_level() {
 }
 
 #[tokio::test]
-async fn audit_each_call_is_one_line_with_who_and_what_and_nothing_of_what_was_said() {
+async fn the_audit_has_one_line_per_request_with_its_metadata_and_no_content() {
     let config = json!({
         "log": { "audit": true }, "profiles": { "few": { "servers": ["a"] } },
         "mcpServers": { "a": fixture_server(&[]) },
@@ -162,7 +162,7 @@ async fn audit_each_call_is_one_line_with_who_and_what_and_nothing_of_what_was_s
 }
 
 #[tokio::test]
-async fn audit_is_off_unless_it_is_wanted() {
+async fn the_audit_is_off_by_default() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.call("a_echo", json!({})).await;
@@ -172,7 +172,7 @@ async fn audit_is_off_unless_it_is_wanted() {
 }
 
 #[test]
-fn log_every_kind_is_documented_and_every_documented_one_is_there() {
+fn the_log_reference_lists_exactly_the_existing_event_kinds() {
     let page = include_str!("../../docs/reference/logs.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     // A level in a row may be followed by a comma and more text.

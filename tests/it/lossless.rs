@@ -145,7 +145,7 @@ async fn srv5_results_are_lossless_over_stdio() {
 }
 
 #[tokio::test]
-async fn srv5_arguments_are_lossless_however_the_client_spreads_them() {
+async fn srv5_arguments_with_extra_white_space_are_lossless() {
     let backends = Backends::start().await;
     let gateway = Gateway::start(backends.config.clone()).await;
     let client = client(&gateway, &backends).await;
@@ -163,7 +163,7 @@ async fn srv5_arguments_are_lossless_however_the_client_spreads_them() {
 }
 
 #[tokio::test]
-async fn reg4_definitions_keep_every_byte_where_nothing_is_renamed() {
+async fn reg4_definitions_keep_every_byte_without_namespacing() {
     let fixture = HttpFixture::start(&["--prefix-unknown", "--tools", "5", "--prompts", "5"]).await;
     let config = json!({ "namespacing": "none", "mcpServers": { "a": fixture.server() } });
     let gateway = Gateway::start(config).await;

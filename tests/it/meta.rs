@@ -30,7 +30,7 @@ async fn client() -> (Gateway, Client) {
 }
 
 #[tokio::test]
-async fn meta5_they_are_listed_by_default_behind_the_tools_of_servers() {
+async fn meta5_meta_tools_are_listed_by_default_after_the_tools_of_servers() {
     let scratch = crate::harness::Scratch::new();
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let path = scratch.write("goblin.json", &config.to_string());
@@ -44,7 +44,7 @@ async fn meta5_they_are_listed_by_default_behind_the_tools_of_servers() {
 }
 
 #[tokio::test]
-async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
+async fn meta5_every_result_matches_its_output_schema_over_every_transport() {
     let (_gateway, meta_clients) = meta_clients().await;
     let mut answers: Vec<Vec<Value>> = Vec::new();
     for client in meta_clients {
@@ -89,7 +89,7 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
 }
 
 #[tokio::test]
-async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server() {
+async fn meta1_d2_catalog_resources_returns_cards_with_identifiers_and_filters_by_server() {
     let (_gateway, meta_clients) = meta_clients().await;
     for client in meta_clients {
         let all = client.call_structured("catalog_resources", json!({})).await;
@@ -124,7 +124,7 @@ async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server(
 }
 
 #[tokio::test]
-async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
+async fn meta1_catalog_pages_are_complete_and_a_changed_catalog_rejects_the_cursor() {
     let (_gateway, meta_clients) = meta_clients().await;
     for client in meta_clients {
         let whole = client.call_structured("catalog_resources", json!({})).await;
@@ -222,7 +222,7 @@ async fn meta3_resources_are_found_by_relevance_and_mime_type() {
 }
 
 #[tokio::test]
-async fn meta4_templates_are_cards_with_their_patterns() {
+async fn meta4_catalog_resource_templates_returns_cards_with_patterns() {
     let (_gateway, meta_clients) = meta_clients().await;
     for client in meta_clients {
         let all = client.call_structured("catalog_resource_templates", json!({})).await;
@@ -236,7 +236,7 @@ async fn meta4_templates_are_cards_with_their_patterns() {
 }
 
 #[tokio::test]
-async fn reg6_tools_and_prompts_are_compact_cards() {
+async fn reg6_the_catalog_lists_tools_and_prompts_as_compact_cards() {
     let (_gateway, meta_clients) = meta_clients().await;
     for client in meta_clients {
         for (tool, method, member) in
@@ -289,7 +289,7 @@ fn check_described(tool: &str, list: &str, answer: &str) {
 }
 
 #[tokio::test]
-async fn meta5_tools_are_found_by_what_they_do() {
+async fn meta5_search_tools_finds_tools_by_name_and_description() {
     let (_gateway, meta_clients) = meta_clients().await;
     for client in meta_clients {
         for (query, server, first) in [
@@ -333,7 +333,7 @@ async fn meta5_prompts_are_found_and_described() {
 }
 
 #[tokio::test]
-async fn meta5_servers_are_told_with_their_state_and_what_they_offer() {
+async fn meta5_list_servers_returns_the_state_and_the_entry_counts_of_each_server() {
     let servers =
         json!({ "a": fixture_server(&["--without", "prompts"]), "gone": { "command": "/nonexistent/server" } });
     let gateway = Gateway::start(json!({ "mcpServers": servers })).await;
@@ -359,7 +359,7 @@ async fn meta5_servers_are_told_with_their_state_and_what_they_offer() {
 
 /// The text contains the same information as the structured content.
 #[tokio::test]
-async fn meta5_texts_and_structures_agree() {
+async fn meta5_the_text_and_the_structured_content_of_a_result_agree() {
     let (_gateway, client) = client().await;
     for (tool, member, key, arguments) in [
         ("catalog_tools", "tools", "name", json!({"limit": 5})),

@@ -37,7 +37,7 @@ async fn gateway() -> (Gateway, HttpFixture) {
 }
 
 #[tokio::test]
-async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
+async fn meta5_call_tool_returns_the_results_and_errors_of_a_direct_call_byte_for_byte() {
     let (gateway, _http) = gateway().await;
     let (session, stateless) = (gateway.client().await, Client::modern(gateway.address, json!({})));
     for (tool, arguments) in [
@@ -65,7 +65,7 @@ async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn meta5_a_call_has_the_deadline_of_its_tool() {
+async fn meta5_call_tool_applies_the_timeout_of_the_called_tool() {
     let (gateway, _http) = gateway().await;
     let client = gateway.client().await;
     let answer = client.request("tools/call", both("strict_hang", &json!({}))[1].clone()).await;
@@ -74,7 +74,7 @@ async fn meta5_a_call_has_the_deadline_of_its_tool() {
 }
 
 #[tokio::test]
-async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
+async fn meta5_call_tool_forwards_the_arguments_byte_for_byte() {
     let (gateway, _http) = gateway().await;
     let client = gateway.client().await;
     let odd =
@@ -96,7 +96,7 @@ async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
 }
 
 #[tokio::test]
-async fn meta5_it_works_over_every_transport() {
+async fn meta5_call_tool_works_over_every_transport() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config.clone()).await;
     for client in clients_of_each_kind(&gateway, &config, &["a_echo"]).await {
@@ -108,7 +108,7 @@ async fn meta5_it_works_over_every_transport() {
 }
 
 #[tokio::test]
-async fn meta5_progress_comes_under_the_token_of_the_call() {
+async fn meta5_call_tool_reports_progress_with_the_token_of_the_client() {
     let (gateway, _http) = gateway().await;
     let client = gateway.client().await;
     for server in ["a", "h"] {
@@ -125,7 +125,7 @@ async fn meta5_progress_comes_under_the_token_of_the_call() {
 }
 
 #[tokio::test]
-async fn meta5_a_call_is_cancelled_at_the_server() {
+async fn meta5_cancelling_call_tool_cancels_the_call_at_the_server() {
     let (gateway, _http) = gateway().await;
     let client = gateway.client().await;
     for server in ["a", "h"] {
@@ -154,7 +154,7 @@ async fn meta5_a_call_is_cancelled_at_the_server() {
 }
 
 #[tokio::test]
-async fn meta5_a_call_may_become_a_task() {
+async fn meta5_call_tool_can_create_a_task() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--tasks"]) })).await;
     let client = gateway.client_seeing("a_task_slow").await;
     let mut params = both("a_task_slow", &json!({"text": "done", "ms": 1}))[1].clone();
@@ -166,7 +166,7 @@ async fn meta5_a_call_may_become_a_task() {
 }
 
 #[tokio::test]
-async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
+async fn meta5_client_headers_name_call_tool_and_server_headers_name_the_called_tool() {
     let server = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let gateway = Gateway::with_servers(json!({ "m": server.server() })).await;
     let stateless = Client::modern(gateway.address, json!({}));
@@ -184,7 +184,7 @@ async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
 }
 
 #[tokio::test]
-async fn meta5_a_call_that_needs_an_input_goes_on_with_call_tool() {
+async fn meta5_a_call_that_requires_input_continues_with_call_tool() {
     for back in [Back::Stdio, Back::Post] {
         let scene = Scene::start(back, json!({}), json!({})).await;
         let inner = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);

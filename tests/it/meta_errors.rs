@@ -71,7 +71,7 @@ fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[tokio::test]
-async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
+async fn meta5_an_invalid_call_returns_a_tool_error_with_a_cure_and_reaches_no_server() {
     let gateway = Gateway::start(config()).await;
     for client in clients_of_each_kind(&gateway, &config(), &["github_echo", "notes_echo"]).await {
         let before = client.call("github_call_count", json!({})).await;
@@ -89,7 +89,7 @@ async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
 }
 
 #[tokio::test]
-async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
+async fn meta5_a_limit_out_of_range_is_clamped_and_noted_in_the_result() {
     let gateway = Gateway::start(config()).await;
     for client in clients_of_each_kind(&gateway, &config(), &["github_echo", "notes_echo"]).await {
         for (tool, limit, used, note) in [
@@ -114,7 +114,7 @@ async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
 
 /// A duplicate member is ambiguous, so the call is rejected.
 #[tokio::test]
-async fn meta5_a_call_that_says_something_twice_reaches_no_server() {
+async fn meta5_a_call_with_a_duplicate_member_reaches_no_server() {
     let gateway = Gateway::start(config()).await;
     let client = gateway.client_seeing("github_echo").await;
     for arguments in [
@@ -131,7 +131,7 @@ async fn meta5_a_call_that_says_something_twice_reaches_no_server() {
 }
 
 #[tokio::test]
-async fn meta5_a_contested_name_is_told_with_the_names_it_may_mean() {
+async fn meta5_an_ambiguous_tool_name_is_rejected_with_the_candidates() {
     let config = json!({
         "metaTools": true, "namespacing": "none",
         "mcpServers": { "a": fixture_server(&[]), "b": fixture_server(&[]) },

@@ -9,7 +9,7 @@ use crate::harness::{Gateway, eventually, fixture_server};
 use crate::meta_client::{NAMES, column, text};
 
 #[tokio::test]
-async fn meta5_a_prefix_stands_before_all_names_and_in_all_words() {
+async fn meta5_a_configured_prefix_is_part_of_all_meta_tool_names_and_texts() {
     let config = json!({ "metaTools": { "prefix": "gw_" }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -28,7 +28,7 @@ async fn meta5_a_prefix_stands_before_all_names_and_in_all_words() {
 }
 
 #[tokio::test]
-async fn meta5_a_tool_that_is_not_listed_is_found_described_and_called() {
+async fn meta5_an_unlisted_tool_can_be_searched_described_and_called() {
     let config = json!({
         "exposure": { "mode": "search", "pinned": ["a_echo"], "reveal": true },
         "mcpServers": { "a": fixture_server(&[]) },
@@ -54,7 +54,7 @@ async fn meta5_a_tool_that_is_not_listed_is_found_described_and_called() {
 }
 
 #[tokio::test]
-async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
+async fn meta5_meta_tools_return_only_the_entries_of_the_profile() {
     let config = json!({
         "profiles": { "few": {
             "servers": ["a"], "tools": ["a_add", "a_echo"], "prompts": ["a_greet"], "resources": ["a+note:///*"],
@@ -94,7 +94,7 @@ async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
 }
 
 #[tokio::test]
-async fn meta5_what_changed_is_found_and_what_is_gone_is_not() {
+async fn meta5_search_tools_finds_restored_tools_and_no_removed_ones() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     let first = async |query: &str| {

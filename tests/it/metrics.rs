@@ -101,7 +101,7 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
 }
 
 #[tokio::test]
-async fn met2_what_is_going_on_is_told() {
+async fn met2_metrics_report_calls_sessions_subscriptions_entries_and_backends() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let servers =
@@ -144,7 +144,7 @@ fn config(servers: Value) -> Config {
 }
 
 #[tokio::test]
-async fn d7_a_removed_server_takes_its_series_with_it() {
+async fn d7_removing_a_server_removes_its_series() {
     let both = config(json!({ "gone": fixture_server(&[]), "kept": fixture_server(&[]) }));
     let mut app = App::start(both, GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
     app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("the process starts");
@@ -172,7 +172,7 @@ fn families<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
+async fn d7_the_metrics_reference_lists_exactly_the_existing_families() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     let scraped_lines = scrape(&client).await;
@@ -191,7 +191,7 @@ async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
 }
 
 #[tokio::test]
-async fn d7_the_example_dashboard_asks_for_what_there_is() {
+async fn d7_the_example_dashboard_queries_only_existing_families() {
     let page = include_str!("../../docs/reference/metrics.md");
     let families = families(page.lines());
     let dashboard: Value = serde_json::from_str(include_str!("../../examples/grafana.json")).expect("JSON");
@@ -218,7 +218,7 @@ print(json.dumps({f.name: [f.type, len(f.samples), f.documentation] for f in fam
 "#;
 
 #[tokio::test]
-async fn d7_an_independent_reader_understands_a_scrape() {
+async fn d7_the_prometheus_parser_accepts_a_scrape() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "odd \"one\"": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     for _ in 0..3 {
@@ -252,7 +252,7 @@ async fn d7_an_independent_reader_understands_a_scrape() {
 }
 
 #[tokio::test]
-async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
+async fn met2_metrics_report_updates_list_pages_backend_states_and_overhead() {
     let gateway =
         Gateway::with_servers(json!({ "a": fixture_server(&[]), "bad": { "command": "no-such-program" } })).await;
     let peer = Client::new(gateway.address).listening(json!({})).await;

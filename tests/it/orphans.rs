@@ -69,7 +69,7 @@ fn assert_all_ended(pids: &[u32]) {
 }
 
 #[tokio::test]
-async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
+async fn f25_no_stubborn_child_outlives_a_stopped_gateway() {
     let family = Family::new();
     let mut gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
@@ -80,7 +80,7 @@ async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
 }
 
 #[tokio::test]
-async fn f25_stubborn_children_are_gone_when_the_stdio_gateway_has_stopped() {
+async fn f25_no_stubborn_child_outlives_a_stopped_stdio_gateway() {
     let family = Family::new();
     let client = Client::stdio(json!({ "mcpServers": family.config.clone() })).connected("2025-06-18").await;
     client.await_tool("a_echo").await;
@@ -90,7 +90,7 @@ async fn f25_stubborn_children_are_gone_when_the_stdio_gateway_has_stopped() {
 }
 
 #[tokio::test]
-async fn p9_nothing_outlives_a_gateway_that_was_killed() {
+async fn p9_no_process_outlives_a_killed_gateway() {
     let family = Family::new();
     let gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
@@ -117,7 +117,7 @@ async fn p9_no_process_outlives_a_killed_relative_and_the_backend_restarts() {
 }
 
 #[tokio::test]
-async fn f25_a_gateway_can_be_stopped_in_the_middle_of_a_handshake() {
+async fn f25_a_gateway_that_stops_during_a_handshake_leaves_no_process() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let arguments = ["--hang-handshake", "--ignore-eof", "--ignore-term", "--pid-file", path_text(&file)];
@@ -164,7 +164,7 @@ impl Daemon {
 }
 
 #[tokio::test]
-async fn p9_a_daemon_of_a_server_is_gone_when_the_gateway_has_stopped() {
+async fn p9_a_daemon_of_a_server_does_not_outlive_a_stopped_gateway() {
     let daemon = Daemon::new();
     let mut gateway = daemon.gateway().await;
     gateway.client_seeing("a_echo").await;
@@ -174,7 +174,7 @@ async fn p9_a_daemon_of_a_server_is_gone_when_the_gateway_has_stopped() {
 }
 
 #[tokio::test]
-async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
+async fn p9_a_daemon_of_a_server_does_not_outlive_a_killed_gateway() {
     let daemon = Daemon::new();
     let gateway = daemon.gateway().await;
     gateway.client_seeing("a_echo").await;

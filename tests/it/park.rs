@@ -46,7 +46,7 @@ pub fn to_all(input_requests: &Map<String, Value>, answer: Value) -> Value {
 }
 
 #[tokio::test]
-async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
+async fn elicitation_suspends_the_call_and_passes_request_and_response_byte_for_byte() {
     for back in Back::ALL {
         let scene = Scene::start(back, json!({}), json!({})).await;
         // The body is written by hand, because the spelling of params and responses is compared.
@@ -90,7 +90,7 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
 }
 
 #[tokio::test]
-async fn ask_res4_links_in_what_is_asked_lead_to_where_the_client_can_read_them() {
+async fn res4_a_link_in_a_sampling_request_has_its_exposed_uri() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
     let params = |uri: &str| json!({"messages": [{"role": "user", "content": {"type": "resource_link", "uri": uri, "name": "n"}}], "maxTokens": 9});
     let call = server_request_call(&scene.backend, SAMPLING, &format!(r#","params":{}"#, params("note:///alpha")));
@@ -105,7 +105,7 @@ async fn ask_res4_links_in_what_is_asked_lead_to_where_the_client_can_read_them(
 
 /// A client receives only the requests that its declared capabilities cover.
 #[tokio::test]
-async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
+async fn server_request_beyond_the_declared_capabilities_is_rejected() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
     for (capabilities, method, params, missing) in [
         (json!({}), ELICITATION, json!({"message": "m"}), "elicitation.form"),
@@ -123,7 +123,7 @@ async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
 
 /// A shared server must not see the directories of one client. It receives the roots of the configuration, or none.
 #[tokio::test]
-async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
+async fn roots_list_reaches_a_client_only_from_a_per_client_server() {
     for (members, expected) in
         [(json!({"roots": [{"uri": "file:///r", "name": "r"}]}), r#""uri":"file:///r""#), (json!({}), "-32601")]
     {
@@ -145,7 +145,7 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
 
 /// Over HTTP, sessionless clients differ only in their capabilities. Clients with the same capabilities share a link.
 #[tokio::test]
-async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() {
+async fn roots_list_reaches_a_stateless_client_over_the_link_of_its_capabilities() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({"session": "per-client"})).await;
     let call = server_request_call(&scene.backend, "roots/list", "");
     let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
@@ -160,7 +160,7 @@ async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() 
 }
 
 #[tokio::test]
-async fn ask_several_questions_take_as_many_rounds_as_they_need() {
+async fn each_of_several_input_requests_is_sent_once_and_the_tool_runs_once() {
     for back in Back::ALL {
         let scene = Scene::start(back, json!({}), json!({})).await;
         let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":5"#);
@@ -182,7 +182,7 @@ async fn ask_several_questions_take_as_many_rounds_as_they_need() {
 }
 
 #[tokio::test]
-async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
+async fn an_unanswered_input_request_is_repeated_and_an_extra_response_is_ignored() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":2"#);
     let (mut input_requests, mut state) = required(&scene.client.request("tools/call", call.clone()).await);
@@ -233,7 +233,7 @@ async fn open(scene: &Scene, call: &Value) -> Listener {
 }
 
 #[tokio::test]
-async fn ask_progress_has_the_token_of_the_request_that_came_back() {
+async fn progress_of_a_resumed_call_has_the_token_of_the_retry() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"then":"release""#);
     call["_meta"] = json!({"progressToken": "before"});
@@ -253,7 +253,7 @@ async fn ask_progress_has_the_token_of_the_request_that_came_back() {
 }
 
 #[tokio::test]
-async fn ask_calls_over_a_pipe_wait_alike() {
+async fn a_call_over_stdio_is_suspended_and_its_state_is_valid_once() {
     for back in Back::ALL {
         let backend = Backend::start(back).await;
         let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());

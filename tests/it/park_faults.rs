@@ -33,7 +33,7 @@ async fn suspend(scene: &Scene, rest: &str) -> (Value, Value, String) {
 }
 
 #[tokio::test]
-async fn ask_a_state_is_good_for_its_own_call_and_once() {
+async fn a_request_state_is_valid_once_and_only_for_its_own_call() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
     let (call, answers, state) = suspend(&scene, "").await;
     let good = retry(&call, answers, &state);
@@ -80,7 +80,7 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
 }
 
 #[tokio::test]
-async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_it() {
+async fn server_request_times_out_and_the_retry_returns_the_result_of_the_call() {
     for back in [Back::Stdio, Back::Post] {
         let scene = Scene::start(back, json!({ "askTimeout": "300ms" }), json!({})).await;
         let (call, answers, state) = suspend(&scene, r#","id":"q""#).await;
@@ -97,7 +97,7 @@ async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_i
 }
 
 #[tokio::test]
-async fn ask_what_the_backend_takes_back_is_asked_no_more() {
+async fn a_retry_after_the_backend_cancels_its_request_returns_the_result() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let (call, _, state) = suspend(&scene, "").await;
     scene.client.try_call("a_cancel_requests", json!({})).await;
@@ -108,7 +108,7 @@ async fn ask_what_the_backend_takes_back_is_asked_no_more() {
 }
 
 #[tokio::test]
-async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
+async fn a_dead_backend_ends_the_suspended_call_with_an_error() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = Client::modern(gateway.address, everything());
     client.await_tool("a_request").await;
@@ -139,7 +139,7 @@ async fn arrives(client: &Client) {
 /// A server request belongs to the call of its stream. If there is no such stream, two open calls make it ambiguous,
 /// even of the same client, because the wrong call could return it.
 #[tokio::test]
-async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
+async fn server_request_that_may_belong_to_two_calls_is_rejected() {
     for back in [Back::Stdio, Back::Get, Back::Sse, Back::Post] {
         let scene = Scene::start(back, json!({}), json!({})).await;
         let other = Client::modern(scene.gateway.address, everything());
@@ -173,7 +173,7 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
 }
 
 #[tokio::test]
-async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back() {
+async fn a_stopping_gateway_does_not_wait_for_suspended_calls() {
     let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     suspend(&scene, r#","id":"q""#).await;
     assert!(scene.gateway.terminate().await.success());
@@ -210,7 +210,7 @@ const INPUT_REQUIRED: &str = concat!(
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 #[tokio::test]
-async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
+async fn a_required_url_elicitation_becomes_an_input_request_and_the_retry_calls_again() {
     let (server, gateway) = input_required_server(|arguments| match CALLS.fetch_add(1, Ordering::SeqCst) {
         0 => body(&arguments["id"], INPUT_REQUIRED),
         _ => body(&arguments["id"], r#""result":{"content":[{"type":"text","text":"visited"}]}"#),
@@ -236,7 +236,7 @@ async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
 }
 
 #[tokio::test]
-async fn ask_a_url_to_visit_is_an_error_where_nobody_can_be_sent_there() {
+async fn a_required_url_elicitation_is_an_error_for_a_client_without_the_capability() {
     let (_server, gateway) = input_required_server(|arguments| match arguments["broken"] == true {
         true => {
             body(&arguments["id"], r#""error":{"code":-32042,"message":"open the URL","data":{"elicitations":[1]}}"#)

@@ -68,7 +68,7 @@ async fn delete(client: &Client) {
 }
 
 #[tokio::test]
-async fn own_each_client_has_its_own_state_over_every_transport() {
+async fn each_client_has_a_separate_server_state_over_every_transport() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let (one, two) = (gateway.client_seeing("a_level").await, gateway.client().await);
@@ -86,7 +86,7 @@ async fn own_each_client_has_its_own_state_over_every_transport() {
 }
 
 #[tokio::test]
-async fn own_a_process_is_started_by_the_first_call_and_by_nothing_else() {
+async fn only_the_first_call_of_a_client_starts_its_process() {
     let (_scratch, log) = start_log();
     let gateway = gateway_of(own_process(&["--start-log", path_text(&log)])).await;
     let client = gateway.client_seeing("a_env").await;
@@ -115,7 +115,7 @@ async fn own_a_process_is_started_by_the_first_call_and_by_nothing_else() {
 }
 
 #[tokio::test]
-async fn sess2_what_was_started_for_a_client_ends_with_it() {
+async fn sess2_the_process_of_a_client_ends_with_its_session() {
     let (_scratch, log) = start_log();
     let servers = json!({ "a": own_process(&["--start-log", path_text(&log)]) });
     let config = json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": servers});
@@ -149,7 +149,7 @@ async fn sess2_what_was_started_for_a_client_ends_with_it() {
 }
 
 #[tokio::test]
-async fn sess2_what_was_started_for_a_client_on_stdio_ends_with_its_input() {
+async fn sess2_the_process_of_a_stdio_client_ends_with_its_input() {
     let (_scratch, log) = start_log();
     let config = json!({"mcpServers": {"a": own_process(&["--start-log", path_text(&log)])}});
     let client = Client::stdio(config).connected("2025-11-25").await;
@@ -162,7 +162,7 @@ async fn sess2_what_was_started_for_a_client_on_stdio_ends_with_its_input() {
 }
 
 #[tokio::test]
-async fn sess2_nothing_is_left_of_clients_when_the_gateway_is_killed() {
+async fn sess2_no_process_of_a_client_outlives_a_killed_gateway() {
     let (_scratch, log) = start_log();
     let mut gateway = gateway_of(own_process(&["--start-log", path_text(&log), "--ignore-eof"])).await;
     let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
@@ -175,7 +175,7 @@ async fn sess2_nothing_is_left_of_clients_when_the_gateway_is_killed() {
 }
 
 #[tokio::test]
-async fn sess2_a_session_upstream_is_ended_with_its_client() {
+async fn sess2_an_upstream_session_ends_with_its_client() {
     let backend = HttpFixture::start(&[]).await;
     let gateway = gateway_of(per_client(backend.server())).await;
     let (one, two) = (gateway.client_seeing("a_headers").await, gateway.client().await);
@@ -196,7 +196,7 @@ async fn sess2_a_session_upstream_is_ended_with_its_client() {
 }
 
 #[tokio::test]
-async fn own_so_many_clients_fit_and_a_place_is_free_again_with_its_client() {
+async fn max_clients_limits_the_links_and_a_closed_session_frees_one() {
     let mut server = own_process(&[]);
     server["maxClients"] = json!(2);
     let gateway = gateway_of(server).await;
@@ -216,7 +216,7 @@ async fn own_so_many_clients_fit_and_a_place_is_free_again_with_its_client() {
 }
 
 #[tokio::test]
-async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process() {
+async fn a_crash_affects_only_its_own_client_and_the_next_call_starts_a_new_process() {
     let gateway = gateway_of(own_process(&[])).await;
     let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
     let (of_one, of_two) = (pid(&one).await, pid(&two).await);
@@ -237,7 +237,7 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
 }
 
 #[tokio::test]
-async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_and_again() {
+async fn a_failed_start_is_reported_with_its_cause_and_opens_the_breaker() {
     let (scratch, log) = start_log();
     // Only the first start, the one that lists, succeeds.
     let script =
@@ -268,7 +268,7 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
 }
 
 #[tokio::test]
-async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_wait() {
+async fn a_slow_start_delays_only_its_own_client_and_no_cancelled_call() {
     let (scratch, log) = start_log();
     // The second start, that of the first client, waits for the test.
     let script =
@@ -296,7 +296,7 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
 
 /// A call that waits for a slow start becomes a stream, like any other slow call.
 #[tokio::test]
-async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
+async fn a_call_that_waits_for_a_slow_start_opens_a_stream() {
     let (scratch, log) = start_log();
     let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
@@ -312,7 +312,7 @@ async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
 }
 
 #[tokio::test]
-async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
+async fn a_client_that_disconnects_during_the_start_leaves_no_process() {
     let (_scratch, log) = start_log();
     // All starts except the first never respond, and end only when killed.
     let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 1 ] && exec "$@"; trap "" TERM; while :; do sleep 1; done"#;
@@ -330,7 +330,7 @@ async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
 }
 
 #[tokio::test]
-async fn own_a_forgotten_session_is_begun_anew_and_a_replaced_server_found_again() {
+async fn a_lost_upstream_session_is_renewed_and_a_replaced_server_is_reconnected() {
     for switches in [&[][..], &["--sse"]] {
         let backend = HttpFixture::start(switches).await;
         let gateway = gateway_of(per_client(backend.server())).await;
@@ -344,7 +344,7 @@ async fn own_a_forgotten_session_is_begun_anew_and_a_replaced_server_found_again
 }
 
 #[tokio::test]
-async fn own_check_connects_once_and_leaves_nothing() {
+async fn check_connects_once_and_leaves_no_process() {
     let (scratch, log) = start_log();
     let server = own_process(&["--start-log", path_text(&log)]);
     let config = scratch.write("goblin.json", &json!({"mcpServers": {"a": server}}).to_string());

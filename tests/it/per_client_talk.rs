@@ -49,7 +49,7 @@ async fn drain_session_stream(client: &Client) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn ask_of_two_clients_with_calls_in_flight_each_is_asked_by_its_own_server() {
+async fn sampling_of_a_per_client_server_reaches_its_own_client() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let (one, two) = (
@@ -75,7 +75,7 @@ async fn ask_of_two_clients_with_calls_in_flight_each_is_asked_by_its_own_server
 }
 
 #[tokio::test]
-async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
+async fn elicitation_without_a_call_reaches_the_client_on_its_session_stream() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let capabilities = json!({"elicitation": {}});
@@ -112,7 +112,7 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
 
 /// Each server process counts its own ids, so the ids are the same.
 #[tokio::test]
-async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
+async fn elicitation_complete_reaches_the_client_of_its_server() {
     const COMPLETE: &str = "notifications/elicitation/complete";
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
@@ -143,7 +143,7 @@ async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
 }
 
 #[tokio::test]
-async fn ask_roots_are_the_client_s_own_and_their_changes_reach_its_server() {
+async fn roots_and_client_notifications_pass_only_between_a_client_and_its_own_server() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let roots = json!({"roots": {"listChanged": true}});
@@ -181,7 +181,7 @@ async fn ask_roots_are_the_client_s_own_and_their_changes_reach_its_server() {
 }
 
 #[tokio::test]
-async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
+async fn a_per_client_server_receives_the_capabilities_of_its_client_limited_by_declare() {
     let capabilities = json!({"sampling": {"tools": {}}, "x-vendor": {"odd": 1.50}, "elicitation": {"url": {}}});
     for (declare, expected) in [
         (json!(["sampling", "elicitation"]), capabilities.clone()),
@@ -201,7 +201,7 @@ async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
 }
 
 #[tokio::test]
-async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
+async fn p2_notifications_outside_of_calls_reach_the_client_of_their_server() {
     let scratch = Scratch::new();
     // Each process sends two notifications as soon as the test permits it.
     let script = concat!(
@@ -229,7 +229,7 @@ async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
 }
 
 #[tokio::test]
-async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
+async fn reg3_list_changed_on_a_per_client_link_refreshes_the_list() {
     for (transport, server, backend) in each_transport().await {
         // Only over HTTP do the listing link and the client's own link reach the same server.
         if backend.is_none() {
@@ -250,7 +250,7 @@ async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
 }
 
 #[tokio::test]
-async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_delay_nobody() {
+async fn notifications_to_an_unresponsive_server_are_bounded_and_block_no_client() {
     const SENT: usize = 200;
     /// The value of the gateway's constant of the same name.
     const MAX_QUEUED: usize = 64;

@@ -56,7 +56,7 @@ fn assert_no_notification(answer: &str, about: &str) {
 }
 
 #[tokio::test]
-async fn reg5_lists_of_a_profile_hold_what_it_shows() {
+async fn reg5_lists_of_a_profile_contain_only_its_entries() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let names = client.tool_names().await;
@@ -98,7 +98,7 @@ async fn reg5_lists_of_a_profile_hold_what_it_shows() {
 }
 
 #[tokio::test]
-async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
+async fn route2_an_entry_hidden_by_a_profile_cannot_be_used_and_is_never_named() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let modern = Client::modern(gateway.address, json!({})).at(NARROW);
@@ -143,7 +143,7 @@ async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
 }
 
 #[tokio::test]
-async fn meta5_own_tools_of_a_profile_know_nothing_of_what_it_hides() {
+async fn meta5_meta_tools_of_a_profile_reveal_no_hidden_entry() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     for (tool, arguments) in [
@@ -175,7 +175,7 @@ async fn meta5_own_tools_of_a_profile_know_nothing_of_what_it_hides() {
 }
 
 #[tokio::test]
-async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
+async fn sub6_a_pattern_covers_only_resources_of_its_profile() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let mut stream = client.listen().await;
@@ -198,7 +198,7 @@ async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
 }
 
 #[tokio::test]
-async fn reg8_a_change_of_what_is_hidden_is_not_told() {
+async fn reg8_a_change_of_a_hidden_server_notifies_no_client_of_the_profile() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let whole = gateway.client().await;
@@ -214,7 +214,7 @@ async fn reg8_a_change_of_what_is_hidden_is_not_told() {
 }
 
 #[tokio::test]
-async fn sess1_a_session_belongs_to_the_endpoint_that_began_it() {
+async fn sess1_a_session_is_valid_only_at_the_endpoint_that_opened_it() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let elsewhere = client.clone().at("/mcp");
@@ -239,7 +239,7 @@ async fn sess1_a_session_belongs_to_the_endpoint_that_began_it() {
 }
 
 #[tokio::test]
-async fn http1_http3_every_transport_has_profiles() {
+async fn http1_http3_every_transport_serves_profiles() {
     let gateway = start().await;
     let http = Client::new(gateway.address);
     let mut stream = http.clone().at("/sse/p/narrow").listen().await;

@@ -18,7 +18,7 @@ async fn get(client: &Client, name: &str, arguments: Value) -> Value {
 }
 
 #[tokio::test]
-async fn prompt1_prompts_of_all_servers_are_listed_with_all_they_say() {
+async fn prompt1_prompts_of_all_servers_are_listed_with_their_full_definition() {
     let gateway = Gateway::with_servers(json!({ "server1": fixture_server(&[]), "b": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("server1_echo").await;
     client.await_tool("b_echo").await;
@@ -30,7 +30,7 @@ async fn prompt1_prompts_of_all_servers_are_listed_with_all_they_say() {
 }
 
 #[tokio::test]
-async fn prompt2_a_prompt_comes_from_its_owner() {
+async fn prompt2_a_prompt_is_fetched_from_its_owner() {
     let gateway = Gateway::with_servers(json!({ "my_server": fixture_server(&["--prompts", "3"]) })).await;
     let client = gateway.client_seeing("my_server_echo").await;
     let answer = get(&client, "my_server_greet", json!({"name": "Ada"})).await;
@@ -88,7 +88,7 @@ async fn prompt3_prompts_are_paginated_on_both_sides() {
 }
 
 #[tokio::test]
-async fn prompt3_a_changed_prompt_list_is_told_and_fresh() {
+async fn prompt3_a_changed_prompt_list_is_notified_and_listed() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     let mut stream = client.listen().await;
@@ -108,7 +108,7 @@ async fn prompt3_a_changed_prompt_list_is_told_and_fresh() {
 }
 
 #[tokio::test]
-async fn reg9_a_prompt_can_have_an_alias_and_rules() {
+async fn reg9_a_prompt_can_be_renamed_and_denied() {
     let mut server = fixture_server(&["--prompts", "2"]);
     server["prompts"] = json!({ "rename": { "greet": "welcome" }, "deny": ["prompt_0001"] });
     let gateway = Gateway::with_servers(json!({ "a": server })).await;

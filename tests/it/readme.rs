@@ -147,7 +147,7 @@ fn read(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn every_command_of_the_readme_does_what_it_says() {
+async fn every_command_of_the_readme_works_as_described() {
     let machine = Machine::new();
     // A configuration to import, like a new user would have.
     let cursor = r#"{ "mcpServers": { "hello": { "url": "http://127.0.0.1:9/mcp" } } }"#;

@@ -87,13 +87,13 @@ async fn everything_over_stdio() -> (Gateway, Client) {
 }
 
 #[tokio::test]
-async fn reg3_srv3_everything_over_stdio_is_listed_whole() {
+async fn reg3_srv3_server_everything_over_stdio_is_listed_completely() {
     let (_gateway, client) = everything_over_stdio().await;
     check_lists(&client).await;
 }
 
 #[tokio::test]
-async fn reg3_srv3_everything_over_http_is_listed_whole() {
+async fn reg3_srv3_server_everything_over_http_is_listed_completely() {
     let server = Everything::start("streamableHttp").await;
     let (_gateway, client) = everything(server.server()).await;
     check_lists(&client).await;
@@ -123,7 +123,7 @@ async fn check_lists(client: &Client) {
 }
 
 #[tokio::test]
-async fn srv5_everything_over_stdio_answers() {
+async fn srv5_server_everything_over_stdio_answers_calls_prompts_and_reads() {
     let (_gateway, client) = everything_over_stdio().await;
     check_calls(&client).await;
     check_prompts(&client).await;
@@ -131,7 +131,7 @@ async fn srv5_everything_over_stdio_answers() {
 }
 
 #[tokio::test]
-async fn srv5_everything_over_http_answers() {
+async fn srv5_server_everything_over_http_answers_calls_prompts_and_reads() {
     let server = Everything::start("streamableHttp").await;
     let (_gateway, client) = everything(server.server()).await;
     check_calls(&client).await;
@@ -141,7 +141,7 @@ async fn srv5_everything_over_http_answers() {
 
 /// The transport comes from the entry in the first run, and from the 404 response to a POST in the second.
 #[tokio::test]
-async fn srv2_srv5_everything_over_sse_is_listed_whole_and_answers() {
+async fn srv2_srv5_server_everything_over_sse_is_listed_completely_and_answers() {
     let server = Everything::start("sse").await;
     let mut entry_with_type = server.server();
     entry_with_type["type"] = json!("sse");
@@ -252,7 +252,7 @@ fn tracked(pid_file: &Path) -> Value {
 }
 
 #[tokio::test]
-async fn a_killed_server_over_stdio_is_started_again() {
+async fn a_killed_stdio_server_is_restarted() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let (_gateway, client) = everything(tracked(&pid_file)).await;
@@ -266,7 +266,7 @@ async fn a_killed_server_over_stdio_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_server_over_http_that_was_replaced_is_connected_again() {
+async fn a_replaced_http_server_is_reconnected() {
     for mode in ["streamableHttp", "sse"] {
         let mut server = Everything::start(mode).await;
         let (_gateway, client) = everything(server.server()).await;
@@ -280,7 +280,7 @@ async fn a_server_over_http_that_was_replaced_is_connected_again() {
 
 /// The server stores its events, so the rest of a call can be fetched after a network cut.
 #[tokio::test]
-async fn http3_everything_goes_on_behind_a_cut() {
+async fn http3_a_call_of_server_everything_continues_after_a_cut_connection() {
     let server = Everything::start("streamableHttp").await;
     let proxy = FaultProxy::start(([127, 0, 0, 1], server.port).into());
     let (_gateway, client) = everything(http_server(proxy.addr())).await;

@@ -72,7 +72,7 @@ fn text(servers: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_file_that_changed_is_read_again_and_servers_come_and_go() {
+async fn a_changed_file_is_reloaded_and_adds_and_removes_servers() {
     let mut served = Served::start(json!({ "kept": fixture_server(&[]), "gone": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("gone_echo").await;
     client.await_tool("kept_nonce").await;
@@ -94,7 +94,7 @@ async fn a_file_that_changed_is_read_again_and_servers_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_signal_reads_it_again_and_what_is_the_same_is_left_alone() {
+async fn sighup_reloads_the_file_and_keeps_unchanged_servers_running() {
     let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("a_echo").await;
     client.call("a_change_tools", json!({})).await;
@@ -106,7 +106,7 @@ async fn a_signal_reads_it_again_and_what_is_the_same_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_broken_file_changes_nothing_and_says_why() {
+async fn an_invalid_file_changes_nothing_and_reports_the_problem() {
     let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("a_echo").await;
     for (bad, fragments) in [
@@ -129,7 +129,7 @@ async fn a_broken_file_changes_nothing_and_says_why() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_refused_by_name() {
+async fn a_reload_rejects_keys_that_need_a_restart_by_name() {
     let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("a_echo").await;
     let wanted = json!({
@@ -147,7 +147,7 @@ async fn what_needs_a_restart_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well() {
+async fn a_changed_server_serves_until_its_successor_is_ready_and_finishes_its_calls() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let marked = |mark: &str| {
@@ -216,7 +216,7 @@ fn config_of_round(round: usize, log: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
+async fn a_hundred_reloads_under_load_lose_no_call_and_no_subscription() {
     const CLIENTS: usize = 50;
     const ROUNDS: usize = 100;
     let scratch = Scratch::new();
@@ -293,7 +293,7 @@ async fn assert_every_client_notified(served: &Served, peers: &mut [Client]) {
 }
 
 #[tokio::test]
-async fn the_record_follows_the_file_so_that_bridges_still_find_the_gateway() {
+async fn a_bridge_finds_the_gateway_after_a_reload() {
     let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("a_echo").await;
     served.put(&text(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })));

@@ -79,7 +79,7 @@ async fn d1_a_server_id_is_folded_into_a_scheme() {
 }
 
 #[tokio::test]
-async fn res5_res14_every_exposed_uri_leads_back_to_its_own() {
+async fn res5_res14_every_exposed_uri_maps_back_to_its_native_uri() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     for (native, exposed) in EXPOSED {
         let answer = read(&client, exposed).await;
@@ -95,7 +95,7 @@ async fn res5_res14_every_exposed_uri_leads_back_to_its_own() {
 }
 
 #[tokio::test]
-async fn d1_both_spellings_name_the_same_and_the_canonical_one_comes_back() {
+async fn d1_both_spellings_of_a_uri_read_the_resource_and_return_the_canonical_one() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     for (sent, canonical) in [("a+:note:///alpha", "a+note:///alpha"), ("a+plain name", "a+:plain name")] {
         assert_eq!(content(&client, sent).await.0, canonical);
@@ -103,7 +103,7 @@ async fn d1_both_spellings_name_the_same_and_the_canonical_one_comes_back() {
 }
 
 #[tokio::test]
-async fn d1_a_resource_of_an_app_keeps_its_scheme_wherever_it_is_named() {
+async fn d1_a_ui_resource_keeps_its_scheme_in_tool_definitions_and_reads() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     let tools = client.list("tools/list", "tools").await;
     let widget = tools.iter().find(|tool| tool["name"] == "a_widget").expect("the widget");
@@ -147,7 +147,7 @@ async fn d2_the_identifier_can_be_the_exposed_uri() {
 }
 
 #[tokio::test]
-async fn d2_two_that_would_share_an_identifier_get_a_suffix_each() {
+async fn d2_two_resources_with_the_same_identifier_each_receive_a_suffix() {
     let config = json!({
         "namespacing": { "resources": "identifier" },
         "mcpServers": { "a": fixture_server(&[]), "a_": fixture_server(&[]) },
@@ -165,7 +165,7 @@ async fn d2_two_that_would_share_an_identifier_get_a_suffix_each() {
 }
 
 #[tokio::test]
-async fn d3_a_native_uri_is_enough_where_one_server_offers_it() {
+async fn d3_a_native_uri_of_exactly_one_server_is_accepted() {
     let (_gateway, client) =
         two(fixture_server(&[]), with(fixture_server(&[]), "resources", json!({ "allow": ["blob:*"] }))).await;
     assert_eq!(content(&client, "note:///alpha").await, ("a+note:///alpha".to_owned(), "note alpha".to_owned()));
@@ -173,7 +173,7 @@ async fn d3_a_native_uri_is_enough_where_one_server_offers_it() {
 }
 
 #[tokio::test]
-async fn d3_res6_an_ambiguous_native_uri_is_refused_with_the_candidates() {
+async fn d3_res6_an_ambiguous_native_uri_is_rejected_with_the_candidates() {
     let (_gateway, client) = two(fixture_server(&[]), fixture_server(&[])).await;
     let error = read(&client, "note:///alpha").await["error"].clone();
     assert_eq!((&error["code"], &error["data"]["code"]), (&json!(-32002), &json!("RESOURCE_NOT_FOUND")), "{error}");
@@ -185,7 +185,7 @@ async fn d3_res6_an_ambiguous_native_uri_is_refused_with_the_candidates() {
 }
 
 #[tokio::test]
-async fn d3_normalised_spellings_are_understood_and_the_backend_gets_its_own() {
+async fn d3_normalised_uris_are_accepted_and_the_backend_receives_its_own_spelling() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     for (sent, native) in [
         ("a+file:///logs/app%20log.txt", "file:///logs/app log.txt"),
@@ -202,7 +202,7 @@ async fn d3_normalised_spellings_are_understood_and_the_backend_gets_its_own() {
 }
 
 #[tokio::test]
-async fn res9_d13_what_is_not_offered_contacts_no_backend() {
+async fn res9_d13_a_uri_that_is_not_offered_contacts_no_backend() {
     let (_gateway, client, _frozen) = frozen_server().await;
     for uri in
         ["a+secret:///x", "secret:///x", "b+note:///alpha", "a_secret_x", "+", "a+", "ui://", "ui://a", "%", "a+%zz"]
@@ -243,7 +243,7 @@ async fn d13_a_link_of_one_server_is_not_readable_from_another() {
 }
 
 #[tokio::test]
-async fn d13_a_uri_that_a_definition_names_is_offered_though_not_listed() {
+async fn d13_an_unlisted_uri_in_a_definition_is_offered() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     client.call("a_change_resources", json!({"remove": "ui://widget/main"})).await;
     eventually("the resource is not listed", || async {
@@ -255,7 +255,7 @@ async fn d13_a_uri_that_a_definition_names_is_offered_though_not_listed() {
 }
 
 #[tokio::test]
-async fn d5_d12_err2_a_missing_resource_keeps_the_backends_words_and_gets_our_code() {
+async fn d5_d12_err2_a_missing_resource_keeps_the_backends_message_and_receives_our_code() {
     let (gateway, _) = one(few_templates()).await;
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let client = gateway.client_of(version).await;
@@ -288,7 +288,7 @@ async fn res15_text_and_blob_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn res4_uris_are_mapped_in_content_blocks_and_nowhere_else() {
+async fn res4_uris_in_structured_content_texts_and_arguments_stay_unchanged() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     let echoed =
         client.call("a_echo", json!({"uri": "note:///alpha", "_meta": {"ui": {"resourceUri": "ui://w"}}})).await;
@@ -357,7 +357,7 @@ async fn d1_without_namespacing_uris_are_native_unless_two_servers_share_one() {
 }
 
 #[tokio::test]
-async fn d13_a_miss_while_the_server_lists_anew_waits_for_it() {
+async fn d13_a_miss_during_a_refresh_waits_for_the_refresh() {
     let (_gateway, client) = one(few_templates()).await;
     for _ in 0..3 {
         let native = client.call_text("a_change_resources", json!({})).await;

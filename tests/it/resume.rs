@@ -103,7 +103,7 @@ async fn answer(client: &Client, server_request: &Event) {
 }
 
 #[tokio::test]
-async fn sess2_events_have_ids_and_only_the_newest_version_a_first_one_without_a_message() {
+async fn sess2_events_have_ids_and_only_the_newest_version_starts_with_an_empty_event() {
     let gateway = gateway().await;
     gateway.client_seeing("a_progress").await;
     for (version, primed) in [("2025-03-26", false), ("2025-06-18", false), ("2025-11-25", true), ("2024-11-05", false)]
@@ -134,7 +134,7 @@ async fn sess2_events_have_ids_and_only_the_newest_version_a_first_one_without_a
 }
 
 #[tokio::test]
-async fn sess2_an_answer_alone_has_no_stream() {
+async fn sess2_an_answer_without_other_messages_opens_no_stream() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let answer = client.post(call(1, "a_echo", json!({}))).await;
@@ -144,7 +144,7 @@ async fn sess2_an_answer_alone_has_no_stream() {
 }
 
 #[tokio::test]
-async fn sess2_what_follows_on_a_cut_stream_of_a_call_is_read_exactly_once() {
+async fn sess2_a_resumed_call_stream_delivers_every_later_event_exactly_once() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(call(1, "a_progress", json!({"steps": 5, "delayMs": 50}))).await;
@@ -166,7 +166,7 @@ async fn sess2_what_follows_on_a_cut_stream_of_a_call_is_read_exactly_once() {
 }
 
 #[tokio::test]
-async fn sess2_an_answer_that_came_while_nobody_listened_is_kept() {
+async fn sess2_an_answer_that_arrives_without_a_reader_is_kept() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(elicitation_call(1)).await;
@@ -183,7 +183,7 @@ async fn sess2_an_answer_that_came_while_nobody_listened_is_kept() {
 }
 
 #[tokio::test]
-async fn sess2_an_ask_of_a_cut_call_waits_for_the_client() {
+async fn sess2_a_server_request_of_a_cut_call_waits_for_the_client() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(elicitation_call(1)).await;
@@ -197,7 +197,7 @@ async fn sess2_an_ask_of_a_cut_call_waits_for_the_client() {
 }
 
 #[tokio::test]
-async fn sess2_the_last_to_resume_a_call_reads_it_and_whoever_read_it_before_stops() {
+async fn sess2_a_resumption_of_a_call_ends_the_stream_of_its_earlier_reader() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let mut session = client.listen().await;
@@ -218,7 +218,7 @@ async fn sess2_the_last_to_resume_a_call_reads_it_and_whoever_read_it_before_sto
 }
 
 #[tokio::test]
-async fn sess2_a_cancelled_call_is_not_come_back_for() {
+async fn sess2_a_resumption_after_the_end_of_a_cancelled_call_returns_no_content() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(elicitation_call(1)).await;
@@ -234,7 +234,7 @@ async fn sess2_a_cancelled_call_is_not_come_back_for() {
 }
 
 #[tokio::test]
-async fn sess2_a_resumed_stream_of_the_session_replays_and_goes_on() {
+async fn sess2_a_resumed_session_stream_replays_events_and_continues() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let mut stream = client.listen().await;
@@ -253,7 +253,7 @@ async fn sess2_a_resumed_stream_of_the_session_replays_and_goes_on() {
 }
 
 #[tokio::test]
-async fn sess2_what_was_told_lately_is_told_again_to_a_client_that_names_no_event() {
+async fn sess2_a_stream_without_last_event_id_repeats_recent_notifications() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let mut stream = client.listen().await;
@@ -267,7 +267,7 @@ async fn sess2_what_was_told_lately_is_told_again_to_a_client_that_names_no_even
 }
 
 #[tokio::test]
-async fn subx6_an_id_that_cannot_be_replayed_gets_a_fresh_stream_and_all_lists_are_told() {
+async fn subx6_an_unknown_event_id_opens_a_fresh_stream_with_list_changed_for_all_lists() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let mut before = client.listen().await;
@@ -292,7 +292,7 @@ async fn subx6_an_id_that_cannot_be_replayed_gets_a_fresh_stream_and_all_lists_a
 }
 
 #[tokio::test]
-async fn sess2_an_id_of_another_client_is_a_gap_and_shows_nothing_of_it() {
+async fn sess2_an_event_id_of_another_client_is_a_gap_and_reveals_nothing() {
     let gateway = gateway().await;
     let (one, two) = (client(&gateway).await, client(&gateway).await);
     let mut ids = Vec::new();
@@ -317,7 +317,7 @@ async fn sess2_an_id_of_another_client_is_a_gap_and_shows_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn sess2_nothing_is_resumed_after_the_end_of_a_session() {
+async fn sess2_an_ended_session_cannot_be_resumed() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
     let (_, mut stream) = client.open(elicitation_call(1)).await;
@@ -330,7 +330,7 @@ async fn sess2_nothing_is_resumed_after_the_end_of_a_session() {
 }
 
 #[tokio::test]
-async fn sess2_an_id_that_cannot_be_one_is_a_bad_request() {
+async fn sess2_a_malformed_event_id_is_a_bad_request() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
     for id in ["two words", &"x".repeat(257)] {
@@ -382,7 +382,7 @@ async fn client_with_batches(gateway: &Gateway) -> Client {
 }
 
 #[tokio::test]
-async fn http3_what_the_calls_of_a_batch_say_reaches_the_client() {
+async fn http3_messages_of_the_calls_of_a_batch_reach_the_client() {
     let gateway = gateway().await;
     let client = client_with_batches(&gateway).await;
     let (_, mut stream) = batch(&client).await;

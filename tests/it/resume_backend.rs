@@ -230,7 +230,7 @@ async fn outcome(cutter: &Cutter, client: &Client, steps: &[String]) -> Outcome 
 }
 
 #[tokio::test]
-async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
+async fn http3_a_call_stream_that_ends_early_is_resumed_and_answered() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let check = async |case: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
         let outcome = outcome(&cutter, &client, steps).await;
@@ -272,7 +272,7 @@ async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
 }
 
 #[tokio::test]
-async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
+async fn p1_an_ambiguous_log_line_on_a_resumed_stream_reaches_no_client() {
     let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
     // Another call is open, so the log line is ambiguous.
     let (_, mut other) = gateway.client().await.open(call(7, &delayed())).await;
@@ -288,7 +288,7 @@ async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_
 }
 
 #[tokio::test]
-async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
+async fn http3_a_call_with_an_unresumable_stream_fails_with_the_cause() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let check = async |steps: &[String], resumed: usize, fragment: &str| {
         let outcome = outcome(&cutter, &client, steps).await;
@@ -309,7 +309,7 @@ async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
 }
 
 #[tokio::test]
-async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again() {
+async fn p3_an_open_call_of_a_lost_session_is_not_sent_again() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let outcome = outcome(&cutter, &client, &[stream_of(&prime("0")), rejection("404 Not Found")]).await;
     assert!(assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null());
@@ -325,7 +325,7 @@ fn delayed() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() {
+async fn route3_a_call_that_waits_for_a_resumption_times_out() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({ "timeout": "2s" })).await;
     let outcome = outcome(&cutter, &client, &delayed()).await;
     assert_error(&outcome.answer, 1504, "TIMEOUT");
@@ -337,7 +337,7 @@ async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() 
 }
 
 #[tokio::test]
-async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
+async fn http3_a_call_that_waits_for_a_resumption_can_be_cancelled() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
@@ -354,7 +354,7 @@ async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
+async fn http3_the_session_stream_is_resumed_and_no_message_is_handled_twice() {
     let (cutter, _gateway, _client) = Cutter::behind_gateway(json!({})).await;
     cutter.send_events(&ping("s1", "one")).await;
     cutter.answered("one").await;
@@ -375,7 +375,7 @@ async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
 
 /// A progress notification names its call by its token. Some servers send it on the session's stream.
 #[tokio::test]
-async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_the_client() {
+async fn p2_progress_on_the_session_stream_reaches_its_call_with_the_token_of_the_client() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
@@ -390,7 +390,7 @@ async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_
 }
 
 #[tokio::test]
-async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
+async fn reg3_list_changed_with_a_repeated_event_id_is_handled() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
     let changed = "id: s1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
     let listed = async |times: usize| {
@@ -436,7 +436,7 @@ impl Conformance {
 }
 
 #[tokio::test]
-async fn http3_the_rust_sdk_is_asked_for_the_rest_of_a_stream_that_it_cut() {
+async fn http3_a_stream_cut_by_a_rust_sdk_server_is_resumed() {
     let server = Conformance::start().await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     let client = gateway.client_seeing("a_test_reconnection").await;

@@ -69,7 +69,7 @@ async fn reg5_equal_names_on_two_servers_never_collide() {
 }
 
 #[tokio::test]
-async fn d4_of_equal_names_all_get_a_suffix_and_the_bare_one_names_the_candidates() {
+async fn d4_equal_names_all_receive_a_suffix_and_the_bare_name_returns_the_candidates() {
     let servers = json!({
         "one": with(named("one"), "prefix", json!("p")),
         "two": with(named("two"), "prefix", json!("p")),
@@ -120,7 +120,7 @@ async fn d4_a_name_never_moves_to_another_server() {
 }
 
 #[tokio::test]
-async fn d4_a_prefix_may_be_another_or_empty() {
+async fn d4_a_prefix_may_be_custom_or_empty() {
     let servers = json!({
         "one": with(named("one"), "prefix", json!("my-own")),
         "two": with(named("two"), "prefix", json!("")),
@@ -144,7 +144,7 @@ async fn d4_without_namespacing_names_are_native() {
 }
 
 #[tokio::test]
-async fn d4_long_names_are_cut_end_in_a_hash_and_stay_the_same() {
+async fn d4_long_names_are_cut_to_the_same_unique_names_in_every_run() {
     let config = json!({
         "namespacing": { "maxLength": 20 },
         "mcpServers": { "a_rather_long_server_id": fixture_server(&["--tools", "40"]) },
@@ -207,7 +207,7 @@ async fn reg9_an_alias_takes_part_in_conflicts() {
 }
 
 #[tokio::test]
-async fn reg1_only_what_the_configuration_lets_through_is_offered() {
+async fn reg1_only_tools_allowed_by_the_configuration_are_offered() {
     let rules = json!({ "allow": ["e*", "call_count"], "deny": ["error"] });
     let gateway = Gateway::with_servers(json!({ "a": with(fixture_server(&[]), "tools", rules) })).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -240,7 +240,7 @@ async fn route4_an_error_of_the_backend_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn route5_arguments_are_the_backends_business_unless_it_wants_them_checked() {
+async fn route5_arguments_are_validated_only_where_validate_is_set() {
     let servers = json!({ "free": fixture_server(&[]), "strict": with(fixture_server(&[]), "validate", json!(true)) });
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("free_nonce").await;
@@ -259,7 +259,7 @@ async fn route5_arguments_are_the_backends_business_unless_it_wants_them_checked
 }
 
 #[tokio::test]
-async fn srv5_a_result_comes_back_under_the_id_as_the_client_wrote_it() {
+async fn srv5_a_result_has_the_id_exactly_as_the_client_wrote_it() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     for id in ["1", "\"1\"", "-7", "\"\"", "\"é \\\"quoted\\\"\"", "18446744073709551617"] {
@@ -273,7 +273,7 @@ async fn srv5_a_result_comes_back_under_the_id_as_the_client_wrote_it() {
 }
 
 #[tokio::test]
-async fn err1_an_error_about_a_backend_names_it() {
+async fn err1_an_error_about_a_backend_names_the_server() {
     let server = json!({ "command": "sh", "args": ["-c", "test -e once && exit 1; touch once; exec \"$0\"", crate::harness::fixture()] });
     let scratch = Scratch::new();
     let server = with(server, "cwd", json!(scratch.path()));
@@ -289,7 +289,7 @@ async fn err1_an_error_about_a_backend_names_it() {
 }
 
 #[tokio::test]
-async fn d6_a_limit_is_told_by_name() {
+async fn d6_an_exceeded_limit_is_reported_by_name() {
     let config = json!({
         "gateway": { "maxSessions": 2 },
         "policies": { "maxInFlight": 1 },

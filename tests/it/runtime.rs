@@ -29,7 +29,7 @@ async fn serve(home: &Path, config: &Value) -> Gateway {
 }
 
 #[tokio::test]
-async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
+async fn a_gateway_keeps_a_private_runtime_record_while_it_runs() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "token": "s3cret-token-0123" }, "mcpServers": {} });
     let mut gateway = serve(scratch.path(), &config).await;
@@ -52,7 +52,7 @@ async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
 }
 
 #[tokio::test]
-async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
+async fn the_next_reader_removes_the_record_of_a_killed_gateway() {
     let scratch = Scratch::new();
     let mut gateway = serve(scratch.path(), &json!({ "mcpServers": {} })).await;
     gateway.child.kill().await.expect("the process can be killed");

@@ -59,7 +59,7 @@ fn check_configuration(validator: &Validator, name: &str, text: &str) {
 }
 
 #[test]
-fn the_configurations_of_the_documents_are_good() {
+fn the_configurations_in_the_documents_are_valid() {
     let validator = validator();
     for document in [
         "README.md",
@@ -76,7 +76,7 @@ fn the_configurations_of_the_documents_are_good() {
 }
 
 #[test]
-fn the_configurations_of_the_examples_are_good() {
+fn the_configurations_in_the_examples_are_valid() {
     let validator = validator();
     let index = read("examples/README.md");
     let directory = Path::new(crate::harness::ROOT).join("examples");
@@ -130,7 +130,7 @@ fn profile(members: Value) -> Value {
 }
 
 #[test]
-fn both_accept_what_is_good() {
+fn reader_and_schema_accept_valid_configurations() {
     let validator = validator();
     for good in [
         json!({ "mcpServers": {} }),
@@ -193,7 +193,7 @@ fn both_accept_what_is_good() {
 }
 
 #[test]
-fn both_refuse_what_is_bad() {
+fn reader_and_schema_reject_invalid_configurations() {
     let validator = validator();
     let bad = [
         json!([]),
@@ -337,7 +337,7 @@ fn properties<'a>(schema: &'a Value, found: &mut Vec<(&'a String, &'a Value)>) {
 }
 
 #[test]
-fn every_key_is_in_the_schema_with_its_meaning() {
+fn the_schema_describes_every_key() {
     let schema = schema::schema();
     let mut found = Vec::new();
     properties(schema, &mut found);
@@ -353,7 +353,7 @@ fn every_key_is_in_the_schema_with_its_meaning() {
 }
 
 #[test]
-fn defaults_are_what_leaving_out_means() {
+fn schema_defaults_equal_the_values_of_omitted_keys() {
     let schema = schema::schema();
     let defaults = |properties: &Value| {
         let members = properties.as_object().expect("an object").iter();

@@ -220,6 +220,6 @@ impl Report {
 
 #[test]
 #[should_panic(expected = "run `cargo xtask test`, which installs it")]
-fn a_missing_tool_is_told_with_its_cure() {
+fn a_missing_tool_is_reported_with_its_cure() {
     tool("no-such-tool");
 }

@@ -90,7 +90,7 @@ fn check_error(outcome: Result<Value, ServiceError>, code: i64, name: &str) {
 }
 
 #[tokio::test]
-async fn srv2_srv3_rmcp_shakes_hands_and_lists_everything() {
+async fn srv2_srv3_rmcp_completes_the_handshake_and_lists_all_entries() {
     let client = Client::start().await;
     let info = value(client.service.peer_info().expect("a handshake"));
     assert_eq!((&info["protocolVersion"], &info["serverInfo"]["name"]), (&json!("2025-11-25"), &json!("goblin")));
@@ -108,7 +108,7 @@ async fn srv2_srv3_rmcp_shakes_hands_and_lists_everything() {
 }
 
 #[tokio::test]
-async fn srv5_rmcp_calls_reads_and_prompts() {
+async fn srv5_rmcp_calls_tools_reads_resources_and_fetches_prompts() {
     let mut client = Client::start().await;
     let result = client.call("a_echo", json!({"a": [1, "ü"]})).await.expect("a result");
     assert_eq!(result["structuredContent"], json!({"a": [1, "ü"]}));
@@ -134,7 +134,7 @@ async fn srv5_rmcp_calls_reads_and_prompts() {
 }
 
 #[tokio::test]
-async fn srv4_rmcp_hears_of_a_change() {
+async fn srv4_rmcp_receives_list_changed() {
     let client = Client::start().await;
     client.call("a_change_tools", json!({})).await.expect("a result");
     tokio::time::timeout(TIMEOUT, client.recorder.0.notified()).await.expect("a notification in time");

@@ -42,7 +42,7 @@ async fn http1_http2_every_sdk_works_over_sse() {
 
 /// All clients use the same request ids and progress tokens, and start after the last one has connected.
 #[tokio::test]
-async fn srv5_clients_side_by_side_get_their_own_answers() {
+async fn srv5_concurrent_sdk_clients_receive_their_own_answers() {
     const ROUNDS: usize = 20;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let watcher = gateway.client_seeing("a_echo").await;

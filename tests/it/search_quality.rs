@@ -183,7 +183,7 @@ fn measure(tools: &[Tool], queries: &[&Labelled], search: &dyn Fn(&str) -> Vec<u
 }
 
 #[test]
-fn meta5_the_right_tool_is_found_and_the_page_says_how_often() {
+fn meta5_search_reaches_its_accuracy_and_the_documented_figures_are_current() {
     let queries = queries();
     let (held_out, tuning): (Vec<_>, Vec<_>) = queries.iter().partition(|labelled| is_held_out(&labelled.query));
     assert!(queries.len() >= 200 && held_out.len() >= 100, "{} queries", queries.len());

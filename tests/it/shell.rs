@@ -26,7 +26,7 @@ fn names(list: &Value, member: &str, key: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn all_there_is_can_be_listed_from_a_gateway_and_from_a_configuration() {
+async fn the_lists_of_a_gateway_and_of_a_configuration_are_equal() {
     let home = Home::new(&json!({ "mcpServers": two_servers() }));
     let (gateway, client) = home.gateway("a_echo").await;
     client.await_tool("b_tool_0003").await;
@@ -52,7 +52,7 @@ async fn all_there_is_can_be_listed_from_a_gateway_and_from_a_configuration() {
 }
 
 #[tokio::test]
-async fn in_a_pipe_a_table_is_plain_and_whole() {
+async fn a_table_in_a_pipe_is_plain_and_complete() {
     let home = Home::new(&json!({ "mcpServers": two_servers() }));
     let (_gateway, client) = home.gateway("a_echo").await;
     client.await_tool("b_tool_0003").await;
@@ -73,7 +73,7 @@ async fn in_a_pipe_a_table_is_plain_and_whole() {
 }
 
 #[tokio::test]
-async fn on_a_terminal_lines_fit_and_say_where_they_were_cut() {
+async fn lines_on_a_terminal_fit_its_width_and_mark_cuts() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
     let (_gateway, _client) = home.gateway("a_echo").await;
     let mut command = home.goblin(&["tools", "list"]);
@@ -89,7 +89,7 @@ async fn on_a_terminal_lines_fit_and_say_where_they_were_cut() {
 }
 
 #[tokio::test]
-async fn a_tool_is_described_with_what_it_takes() {
+async fn a_tool_is_described_with_its_arguments() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&["--tools", "1"]) } }));
     let (_gateway, _client) = home.gateway("a_echo").await;
     for last in [&[][..], &["--config", home.config()]] {
@@ -125,7 +125,7 @@ async fn tools_and_resources_are_found_by_words() {
 }
 
 #[tokio::test]
-async fn what_is_not_listed_to_clients_is_listed_here_under_any_prefix() {
+async fn the_shell_lists_and_calls_unexposed_tools_under_any_meta_prefix() {
     let exposure = json!({ "mode": "search", "pinned": ["a_echo"] });
     for prefix in ["", "own-"] {
         let home = Home::new(&json!({
@@ -142,7 +142,7 @@ async fn what_is_not_listed_to_clients_is_listed_here_under_any_prefix() {
 }
 
 #[tokio::test]
-async fn a_profile_is_seen_as_its_clients_see_it() {
+async fn a_profile_limits_the_shell_like_its_clients() {
     let profiles = json!({ "review": { "servers": ["b"], "tools": ["b_echo", "b_add"] } });
     let home = Home::new(&json!({ "profiles": profiles, "mcpServers": two_servers() }));
     let (gateway, client) = home.gateway("a_echo").await;
@@ -164,7 +164,7 @@ async fn a_profile_is_seen_as_its_clients_see_it() {
 }
 
 #[tokio::test]
-async fn a_gateway_of_another_kind_is_asked_by_the_lists_of_the_protocol() {
+async fn a_foreign_gateway_is_queried_with_the_list_methods_of_the_protocol() {
     let (home, mut gateway) = (Home::new(&json!({})), RawGateway::start().await);
     let url = gateway.url.clone();
     let tool = |name: &str| json!({"name": name, "inputSchema": {}, "_meta": {"dev.goblin/server": name[..1]}});
@@ -184,7 +184,7 @@ async fn a_gateway_of_another_kind_is_asked_by_the_lists_of_the_protocol() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_told_with_its_exit_code() {
+async fn a_failing_command_reports_the_cause_and_its_exit_code() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
     let no_gateway = home.run(&["tools", "list"]).await;
     assert_eq!(no_gateway.code, Some(3), "{no_gateway:?}");

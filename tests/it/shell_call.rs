@@ -16,7 +16,7 @@ fn home() -> Home {
 }
 
 #[tokio::test]
-async fn arguments_are_typed_by_the_schema_however_they_are_given() {
+async fn arguments_in_every_form_are_typed_by_the_schema() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let file = home.scratch.write("arguments.json", r#"{ "a": 2, "b": 3 }"#).display().to_string();
@@ -41,7 +41,7 @@ async fn arguments_are_typed_by_the_schema_however_they_are_given() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_call_is_told_by_words_and_exit_code() {
+async fn a_failing_call_reports_the_cause_and_its_exit_code() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
     for (arguments, code, fragment) in [
@@ -65,7 +65,7 @@ async fn what_is_wrong_with_a_call_is_told_by_words_and_exit_code() {
 }
 
 #[tokio::test]
-async fn as_json_a_result_is_printed_token_for_token() {
+async fn json_output_prints_a_result_token_for_token() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let result = home.run(&["tools", "call", "a_lossless", "--json"]).await;
@@ -76,7 +76,7 @@ async fn as_json_a_result_is_printed_token_for_token() {
 }
 
 #[tokio::test]
-async fn progress_is_told_and_asks_are_declined_without_a_terminal() {
+async fn progress_is_printed_and_elicitation_is_declined_without_a_terminal() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let ran = home.run(&["tools", "call", "a_progress", "steps=2"]).await;
@@ -92,7 +92,7 @@ async fn progress_is_told_and_asks_are_declined_without_a_terminal() {
 }
 
 #[tokio::test]
-async fn a_person_at_a_terminal_answers_what_a_server_asks() {
+async fn elicitation_is_answered_by_a_person_at_a_terminal() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let properties = json!({"city": {"type": "string"}, "days": {"type": "integer"}, "why": {"type": "string"}});
@@ -132,7 +132,7 @@ async fn a_signal_cancels_the_call() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_servers_of_its_own() {
+async fn a_signal_ends_the_servers_that_the_command_started() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid").display().to_string();
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&["--pid-file", &pid_file]) } }));
@@ -168,7 +168,7 @@ async fn a_resource_is_read_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn files_of_a_result_are_saved_where_they_are_wanted() {
+async fn output_saves_the_binary_content_of_a_result() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let ran = home.run(&["tools", "call", "a_audio", "--output", "sound.wav"]).await;
@@ -181,7 +181,7 @@ async fn files_of_a_result_are_saved_where_they_are_wanted() {
 }
 
 #[tokio::test]
-async fn a_prompt_is_filled_in() {
+async fn a_prompt_is_fetched_with_its_arguments() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     for last in [&[][..], &["--config", home.config()]] {

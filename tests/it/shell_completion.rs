@@ -72,7 +72,7 @@ async fn names_of_a_running_gateway_are_completed() {
 }
 
 #[tokio::test]
-async fn what_the_program_knows_is_completed_without_a_gateway() {
+async fn commands_options_and_configured_names_are_completed_without_a_gateway() {
     let home = Home::new(&json!({ "profiles": { "review": {} }, "mcpServers": { "a": fixture_server(&[]) } }));
     let of_config = format!("goblin tools list --config {} ", home.config());
     let (server, profile) = (format!("{of_config}--server "), format!("{of_config}--profile "));

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn f26_calls_under_way_are_answered_before_the_gateway_ends() {
+async fn f26_open_calls_are_answered_before_the_gateway_ends() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let http = HttpFixture::start(&["--reply", "sse"]).await;
@@ -72,7 +72,7 @@ async fn f26_open_streams_end_and_new_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn f26_calls_beyond_the_grace_are_cut_and_named() {
+async fn f26_calls_beyond_the_grace_are_cut_and_logged() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let mut gateway = Gateway::start(json!({
@@ -98,7 +98,7 @@ async fn f26_calls_beyond_the_grace_are_cut_and_named() {
 }
 
 #[tokio::test]
-async fn f26_exactly_so_many_cut_calls_are_named_and_the_rest_counted() {
+async fn f26_the_log_names_twenty_cut_calls_and_counts_the_rest() {
     let mut gateway = Gateway::start(json!({
         "gateway": { "grace": "100ms" },
         "mcpServers": { "a": fixture_server(&[]) },
@@ -117,7 +117,7 @@ async fn f26_exactly_so_many_cut_calls_are_named_and_the_rest_counted() {
 }
 
 #[tokio::test]
-async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_nothing() {
+async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_no_process() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let mut gateway = Gateway::start(json!({
@@ -137,7 +137,7 @@ async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
+async fn f26_a_second_signal_ends_a_stdio_gateway_at_once() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let config = json!({
@@ -164,7 +164,7 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
 }
 
 #[tokio::test]
-async fn f26_a_stdio_gateway_answers_what_it_was_asked_before_its_input_ended() {
+async fn f26_a_stdio_gateway_answers_open_calls_after_its_input_ends() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let config = json!({ "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) } });
@@ -204,7 +204,7 @@ async fn f26_a_stdio_gateway_ends_at_sigterm() {
 
 /// The gateway accepts no connections any more, so no response can arrive.
 #[tokio::test]
-async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
+async fn f26_an_open_server_request_does_not_delay_the_shutdown_and_its_call_is_answered() {
     let config = json!({ "gateway": { "grace": "1h" }, "mcpServers": { "a": fixture_server(&[]) } });
     for over_sse in [false, true] {
         let mut gateway = Gateway::start(config.clone()).await;
@@ -222,7 +222,7 @@ async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
 }
 
 #[tokio::test]
-async fn f26_a_call_whose_connection_was_lost_is_named_and_not_waited_for() {
+async fn f26_a_call_with_a_lost_connection_is_logged_and_does_not_delay_the_shutdown() {
     let mut gateway = Gateway::start(json!({
         "gateway": { "grace": "1h" },
         "mcpServers": { "a": fixture_server(&[]) },

@@ -8,14 +8,14 @@ use crate::client::Client;
 use crate::harness::{Gateway, fixture_server};
 
 #[tokio::test]
-async fn http3_a_call_goes_through_over_http() {
+async fn http3_a_call_succeeds_over_http() {
     let gateway = Gateway::with_servers(json!({ "server1": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("server1_echo").await;
     assert_eq!(client.call_text("server1_echo", json!({"a": 1})).await, r#"{"a":1}"#);
 }
 
 #[tokio::test]
-async fn http3_a_call_goes_through_over_stdio() {
+async fn http3_a_call_succeeds_over_stdio() {
     let config = json!({ "mcpServers": { "server1": fixture_server(&[]) } });
     let client = Client::stdio(config).connected("2025-06-18").await;
     client.await_tool("server1_echo").await;

@@ -86,7 +86,7 @@ async fn stdio(home: &Home, arguments: &[&str]) -> (Client, String) {
 }
 
 #[tokio::test]
-async fn hard10_a_bridge_uses_the_socket_and_finds_the_next_gateway_there() {
+async fn hard10_a_bridge_uses_the_socket_and_reconnects_to_the_next_gateway() {
     let home = home_with(json!({ "token": "0123456789abcdef" }));
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
@@ -115,7 +115,7 @@ async fn hard10_the_dashboard_uses_the_socket() {
 }
 
 #[tokio::test]
-async fn hard10_beside_tcp_the_uid_replaces_the_token_of_clients_only() {
+async fn hard10_the_socket_requires_no_client_token_but_the_admin_token() {
     let token = "0123456789abcdef";
     let config = json!({
         "gateway": { "socket": SOCKET, "token": token },
@@ -173,7 +173,7 @@ async fn hard10_a_shutdown_waits_for_calls_over_the_socket() {
 }
 
 #[tokio::test]
-async fn hard10_another_socket_needs_a_restart() {
+async fn hard10_a_changed_socket_needs_a_restart() {
     let home = home_with(json!({}));
     let socket = socket_of(&home);
     let gateway = SocketGateway::start(&home).await;

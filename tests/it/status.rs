@@ -46,7 +46,7 @@ fn cells(text: &str, column: &str, id: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
+async fn servers_are_shown_with_their_state_and_the_cause_of_a_failure() {
     let home = Home::new(&three_servers());
     let (gateway, client) = home.gateway("good_echo").await;
     client.call("good_echo", json!({ "a": 1 })).await;
@@ -76,7 +76,7 @@ async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
 }
 
 #[tokio::test]
-async fn on_a_terminal_it_is_coloured_and_fits_80_columns() {
+async fn status_on_a_terminal_is_coloured_and_fits_80_columns() {
     let home = Home::new(&three_servers());
     let (gateway, _client) = home.gateway("good_echo").await;
     await_state(&gateway, "bad", "failed").await;
@@ -100,7 +100,7 @@ fn strip(at: usize, part: &str) -> &str {
 }
 
 #[tokio::test]
-async fn json_is_what_the_api_answers() {
+async fn json_output_equals_the_response_of_the_api() {
     let home = Home::new(&json!({
         "gateway": { "token": "s3cret-0123456789" }, "admin": { "token": "0123456789abcdef" }, "mcpServers": {}
     }));
@@ -135,7 +135,7 @@ async fn json_is_what_the_api_answers() {
 }
 
 #[tokio::test]
-async fn exit_codes_say_how_it_is() {
+async fn exit_codes_report_the_state_of_the_gateway() {
     let home = Home::new(&json!({ "mcpServers": { "off": { "command": "no-such-program", "enabled": false } } }));
     let check = async |arguments: &[&str], code: i32, fragment: &str| {
         let ran = home.run(arguments).await;
@@ -161,7 +161,7 @@ async fn exit_codes_say_how_it_is() {
 }
 
 #[tokio::test]
-async fn watching_goes_on_with_the_gateway_that_takes_its_place_and_ends_well() {
+async fn watch_continues_with_the_next_gateway_and_ends_at_a_signal() {
     let home = Home::new(&json!({ "mcpServers": {} }));
     let serve = || home.goblin(&["serve", "--port", "0", "--config", home.config()]);
     let mut first = Gateway::of(serve()).await;
@@ -190,7 +190,7 @@ async fn watching_goes_on_with_the_gateway_that_takes_its_place_and_ends_well() 
 }
 
 #[tokio::test]
-async fn watching_on_a_terminal_draws_in_the_same_place() {
+async fn watch_on_a_terminal_redraws_in_place() {
     let home = Home::new(&json!({ "mcpServers": {} }));
     let mut gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
     let mut command = home.goblin(&["status", "--watch", "1"]);
@@ -207,7 +207,7 @@ async fn watching_on_a_terminal_draws_in_the_same_place() {
 }
 
 #[tokio::test]
-async fn json_is_passed_on_byte_by_byte() {
+async fn json_output_passes_the_response_byte_for_byte() {
     const ODD: &str = r#"{"version" : "9.9.9",  "later": [1.50, "\u0041"]}"#;
     let server = RawServer::rejecting(|_| Some(response("200 OK", "", ODD)), |_| Vec::new()).await;
     let home = Home::new(&json!({ "mcpServers": {} }));
@@ -217,7 +217,7 @@ async fn json_is_passed_on_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn sub15_subscriptions_are_listed_from_the_shell_all_or_those_of_a_uri() {
+async fn sub15_the_shell_lists_all_subscriptions_or_those_of_one_uri() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
     let (gateway, _) = home.gateway("a_touch").await;
     let none = home.run(&["subscriptions"]).await;

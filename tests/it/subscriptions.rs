@@ -16,7 +16,7 @@ const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
 #[tokio::test]
-async fn sub1_sub2_sub4_sub13_updates_pass_whole_over_every_pair_of_transports() {
+async fn sub1_sub2_sub4_sub13_updates_pass_unchanged_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
@@ -42,7 +42,7 @@ async fn sub1_sub2_sub4_sub13_updates_pass_whole_over_every_pair_of_transports()
 }
 
 #[tokio::test]
-async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once() {
+async fn sub2_sub5_sub12_many_clients_share_one_subscription_and_each_receives_an_update_once() {
     for (front, back) in Front::SHARED.into_iter().zip([Back::Stdio, Back::Sse]) {
         let stage = Stage::start(front, back).await;
         let mut peers = Vec::new();
@@ -85,7 +85,7 @@ async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once()
 }
 
 #[tokio::test]
-async fn sub3_d5_what_no_server_offers_is_refused_and_no_server_is_asked() {
+async fn sub3_d5_a_uri_that_no_server_offers_is_rejected_without_contacting_a_server() {
     let servers = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
     let seeing = gateway.client_seeing("b_touch").await;
@@ -106,7 +106,7 @@ async fn sub3_d5_what_no_server_offers_is_refused_and_no_server_is_asked() {
 }
 
 #[tokio::test]
-async fn sub4_a_subscription_can_be_named_in_every_way() {
+async fn sub4_a_subscription_ends_by_any_spelling_of_its_uri_or_by_its_id() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (peer, other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     other.subscribe("a+note:///kept").await;
@@ -127,7 +127,7 @@ async fn sub4_a_subscription_can_be_named_in_every_way() {
 }
 
 #[tokio::test]
-async fn sub4_what_is_not_offered_any_more_can_still_be_unsubscribed() {
+async fn sub4_a_resource_that_is_no_longer_offered_can_be_unsubscribed() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let uri = "a+blob:///bin";
@@ -147,7 +147,7 @@ async fn sub4_what_is_not_offered_any_more_can_still_be_unsubscribed() {
 }
 
 #[tokio::test]
-async fn sub5_subx5_updates_come_in_order_and_a_slow_client_sees_the_last() {
+async fn sub5_subx5_updates_arrive_in_order_and_a_slow_client_receives_the_last() {
     let stage = Stage::start(Front::Http, Back::Get).await;
     let quick = stage.peer(json!({})).await;
     let slow = stage.client(json!({})).await;
@@ -176,7 +176,7 @@ async fn sub5_subx5_updates_come_in_order_and_a_slow_client_sees_the_last() {
 }
 
 #[tokio::test]
-async fn sub6_what_nobody_subscribed_to_reaches_nobody() {
+async fn sub6_an_update_without_subscribers_is_dropped() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -195,7 +195,7 @@ async fn sub6_what_nobody_subscribed_to_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn sub8_d6_a_thousand_fit_and_one_more_leaves_no_trace() {
+async fn sub8_d6_a_subscription_above_the_limit_is_rejected_and_leaves_no_trace() {
     const LIMIT: usize = 1000;
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (client, other) = (stage.client(json!({})).await, stage.client(json!({})).await);
@@ -223,7 +223,7 @@ async fn sub8_d6_a_thousand_fit_and_one_more_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn sub9_a_server_without_subscriptions_is_not_asked_and_what_it_says_is_passed_on() {
+async fn sub9_a_server_without_subscriptions_receives_no_subscribe_and_its_updates_are_forwarded() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--without", "subscribe"]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     subscribe(&client, ALPHA, json!({})).await;
@@ -239,7 +239,7 @@ async fn sub9_a_server_without_subscriptions_is_not_asked_and_what_it_says_is_pa
 }
 
 #[tokio::test]
-async fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
+async fn sub10_a_rejected_subscribe_reaches_all_waiting_clients_and_leaves_no_subscription() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -266,7 +266,7 @@ async fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn sub10_sub9_a_server_that_does_not_know_the_method_after_all_is_tracked() {
+async fn sub10_sub9_a_subscription_answered_with_method_not_found_is_tracked() {
     let stage = Stage::start(Front::Http, Back::Post).await;
     let peer = stage.peer(json!({})).await;
     for _ in 0..2 {
@@ -280,7 +280,7 @@ async fn sub10_sub9_a_server_that_does_not_know_the_method_after_all_is_tracked(
 }
 
 #[tokio::test]
-async fn sub11_twice_is_once_and_ending_what_is_not_there_succeeds() {
+async fn sub11_a_repeated_subscribe_has_no_effect_and_an_unknown_unsubscribe_succeeds() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let first = peer.subscribe(ALPHA).await;
@@ -297,7 +297,7 @@ async fn sub11_twice_is_once_and_ending_what_is_not_there_succeeds() {
 }
 
 #[tokio::test]
-async fn sub17_a_bad_uri_is_refused() {
+async fn sub17_an_invalid_uri_is_rejected() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
         let peer = stage.peer(json!({})).await;
@@ -316,7 +316,7 @@ async fn sub17_a_bad_uri_is_refused() {
 }
 
 #[tokio::test]
-async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_can_be_read() {
+async fn sub18_sub5_d13_an_update_of_a_sub_resource_is_delivered_once_and_makes_it_readable() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let send_update = async |peer: &Client, uri: &str| {
@@ -352,7 +352,7 @@ async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_ca
 }
 
 #[tokio::test]
-async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too_much() {
+async fn sub18_up_to_64_pending_sub_resource_updates_are_kept_and_more_are_folded() {
     const MAX_SUBSCRIPTIONS: usize = 64;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
@@ -389,7 +389,7 @@ async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too
 }
 
 #[tokio::test]
-async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_last_is_not_lost() {
+async fn subx3_sub11_min_interval_spaces_updates_until_a_new_subscribe_and_keeps_the_last() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
@@ -418,7 +418,7 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
 }
 
 #[tokio::test]
-async fn subx3_updates_of_many_uris_are_gathered() {
+async fn subx3_batch_gathers_updates_of_many_uris() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
@@ -438,7 +438,7 @@ async fn subx3_updates_of_many_uris_are_gathered() {
 }
 
 #[tokio::test]
-async fn subx4_the_more_important_comes_first_and_bad_options_are_refused_by_name() {
+async fn subx4_higher_priority_is_delivered_first_and_invalid_options_are_rejected_by_name() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     for (name, priority) in [("low", -10), ("plain", 0), ("high", 10), ("also", 0)] {

@@ -31,7 +31,7 @@ fn deletion_mark(uri: &str) -> Value {
 }
 
 #[tokio::test]
-async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every_pair_of_transports() {
+async fn sub14_d10_deletion_and_return_of_a_resource_are_notified_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let pair = format!("{front:?} {back:?}");
         let stage = Stage::start(front, back).await;
@@ -60,7 +60,7 @@ async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every
 }
 
 #[tokio::test]
-async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
+async fn sub14_d10_only_a_client_with_the_capability_receives_resources_deleted() {
     let capabilities = [
         deletion_capabilities(),
         json!({"extensions": {"dev.goblin/subscriptions": {}}}),
@@ -114,7 +114,7 @@ async fn start_alone(server: Value) -> (Gateway, Client) {
 }
 
 #[tokio::test]
-async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
+async fn d10_a_deleted_resource_stays_subscribed_and_is_listed_as_missing() {
     let (gateway, peer) = start_alone(fixture_server(&[])).await;
     let id = peer.subscribe(BIN).await["dev.goblin/subscriptionId"].clone();
     let kept = peer.subscribe("a+note:///alpha").await;
@@ -140,7 +140,7 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
 }
 
 #[tokio::test]
-async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
+async fn d10_deletion_and_return_of_a_resource_under_a_pattern_are_notified() {
     let (gateway, peer) = start_alone(fixture_server(&[])).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
     peer.subscribe_with("a+file:///d/*", glob()).await;
@@ -157,7 +157,7 @@ async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
 }
 
 #[tokio::test]
-async fn d10_what_is_not_listed_may_still_be_there() {
+async fn d10_an_unlisted_resource_that_can_be_read_is_not_deleted() {
     let (gateway, peer) = start_alone(fixture_server(&[])).await;
     // The first can still be read, the second matches a template, and the third was never listed.
     for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
@@ -185,7 +185,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
 }
 
 #[tokio::test]
-async fn d10_a_template_that_is_denied_offers_nothing() {
+async fn d10_a_removed_resource_with_only_a_denied_template_is_deleted() {
     let (_gateway, peer) = start_alone(few_templates()).await;
     peer.subscribe("a+note:///alpha").await;
     peer.change(json!({"remove": "note:///alpha"})).await;
@@ -193,7 +193,7 @@ async fn d10_a_template_that_is_denied_offers_nothing() {
 }
 
 #[tokio::test]
-async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
+async fn d10_d14_a_failing_or_dead_server_deletes_no_resource() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let (gateway, peer) = start_alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
@@ -236,7 +236,7 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
 /// A files server has a template for all its files, so a removed file does not vanish from the catalog. The server's
 /// own watcher notifies of it.
 #[tokio::test]
-async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
+async fn d10_a_removed_or_restored_file_is_notified_once() {
     let scratch = Scratch::new();
     let root = scratch.path().canonicalize().expect("the file exists");
     // A rename is a single atomic change.

@@ -23,7 +23,7 @@ async fn scene(stage: &Stage, members: Value, options: Value) -> Client {
 }
 
 #[tokio::test]
-async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_pair_of_transports() {
+async fn subx2_an_update_is_sent_only_if_a_selected_field_changed_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = scene(&stage, json!({}), json!({"fields": ["size", "annotations.lastModified"]})).await;
@@ -54,7 +54,7 @@ async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_p
 }
 
 #[tokio::test]
-async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
+async fn subx2_a_field_that_only_the_list_has_is_compared_in_the_next_list() {
     for back in [Back::Stdio, Back::Get] {
         let stage = Stage::start(Front::Http, back).await;
         let peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
@@ -100,7 +100,7 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
 }
 
 #[tokio::test]
-async fn subx2_nothing_is_lost_when_the_list_fails() {
+async fn subx2_no_update_is_lost_when_the_list_fails() {
     for back in [Back::Stdio, Back::Sse] {
         let stage = Stage::start(Front::Http, back).await;
         let peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
@@ -117,7 +117,7 @@ async fn subx2_nothing_is_lost_when_the_list_fails() {
 }
 
 #[tokio::test]
-async fn subx2_fields_go_with_patterns_and_with_paces() {
+async fn subx2_fields_apply_to_each_resource_of_a_pattern() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;

@@ -58,7 +58,7 @@ async fn is_opened(server: &Scripted, times: usize) {
 }
 
 #[tokio::test]
-async fn sub16_what_may_have_been_said_while_the_stream_was_cut_is_told_once() {
+async fn sub16_a_cut_of_the_session_stream_leads_to_one_update() {
     let cut = Arc::new(Notify::new());
     let bell = Arc::clone(&cut);
     let server = Scripted::start(move |seen, before| match (seen.verb(), before) {
@@ -77,7 +77,7 @@ async fn sub16_what_may_have_been_said_while_the_stream_was_cut_is_told_once() {
 }
 
 #[tokio::test]
-async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once() {
+async fn sub16_a_late_session_stream_leads_to_one_update() {
     let there = Arc::new(Notify::new());
     let bell = Arc::clone(&there);
     let server = Scripted::start(move |seen, _| match seen.verb() {
@@ -95,7 +95,7 @@ async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once(
 
 /// A stream that exists from the beginning can miss nothing, so no extra update is sent.
 #[tokio::test]
-async fn sub16_the_stream_is_there_before_anything_is_asked_for() {
+async fn sub16_the_session_stream_opens_before_lists_and_subscribes() {
     let server = Scripted::start(|seen, _| match seen.verb() {
         "GET" => Reply::Held(stream()),
         _ => notes(seen),

@@ -29,7 +29,7 @@ async fn await_subscribed(watcher: &Client, expected: &Value) {
 }
 
 #[tokio::test]
-async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() {
+async fn sub7_met2_every_end_of_a_client_ends_its_subscriptions() {
     let web = HttpFixture::start(&[]).await;
     let watcher = web.client().await;
     let home = Home::new(&json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": { "a": web.server() }}));
@@ -79,7 +79,7 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
 }
 
 #[tokio::test]
-async fn sub7_the_end_of_input_ends_subscriptions_too() {
+async fn sub7_the_end_of_input_ends_the_subscriptions_of_a_stdio_client() {
     let web = HttpFixture::start(&[]).await;
     let watcher = web.client().await;
     let config = json!({ "mcpServers": { "a": web.server() } });
@@ -113,7 +113,7 @@ impl Fall {
 }
 
 #[tokio::test]
-async fn sub16_a_server_that_comes_back_is_asked_again_and_clients_are_told_once() {
+async fn sub16_a_restarted_server_is_subscribed_again_and_each_client_receives_one_update() {
     let (web, old, forgetful) =
         (HttpFixture::start(&[]).await, HttpFixture::start(&["--sse"]).await, HttpFixture::start(&[]).await);
     let ways = [
@@ -157,7 +157,7 @@ async fn sub16_a_server_that_comes_back_is_asked_again_and_clients_are_told_once
 }
 
 #[tokio::test]
-async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
+async fn sub10_a_subscribe_to_a_disconnected_server_is_pending_until_it_reconnects() {
     let web = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(web.address);
     let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()) })).await;
@@ -194,7 +194,7 @@ async fn next_update(stream: &mut crate::client::http::Listener) -> (String, Val
 }
 
 #[tokio::test]
-async fn subx6_what_was_written_before_a_cut_is_replayed_and_what_came_after_it_is_not_lost() {
+async fn subx6_a_resumed_stream_replays_earlier_updates_and_delivers_later_ones() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     for uri in [ALPHA, BETA] {
@@ -225,7 +225,7 @@ async fn subx6_what_was_written_before_a_cut_is_replayed_and_what_came_after_it_
 }
 
 #[tokio::test]
-async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
+async fn subx6_a_gap_sends_one_update_per_subscription() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     for uri in [ALPHA, BETA] {
@@ -253,7 +253,7 @@ async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
 }
 
 #[tokio::test]
-async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
+async fn sub2_sub7_each_client_of_a_per_client_server_subscribes_over_its_own_link() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
         let (one, two) = (
@@ -282,7 +282,7 @@ async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
 }
 
 #[tokio::test]
-async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions() {
+async fn sub16_a_dead_per_client_process_with_subscriptions_is_restarted() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--start-log", path_text(&log)]) })).await;
@@ -299,7 +299,7 @@ async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions
 }
 
 #[tokio::test]
-async fn own_sub10_a_process_that_does_not_start_is_waited_for() {
+async fn sub10_a_subscribe_is_pending_until_the_per_client_process_starts() {
     let scratch = Scratch::new();
     let barrier = scratch.path().join("barrier");
     let script = format!(r#"test ! -e {} && exec "$@""#, path_text(&barrier));
@@ -315,7 +315,7 @@ async fn own_sub10_a_process_that_does_not_start_is_waited_for() {
 }
 
 #[tokio::test]
-async fn sub7_nothing_is_subscribed_after_the_end() {
+async fn sub7_an_ended_session_cannot_subscribe() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     subscribe(&client, ALPHA, json!({})).await;

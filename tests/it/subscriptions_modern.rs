@@ -74,7 +74,7 @@ async fn await_at_most(client: &Client, limit: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn sub1_sub2_updates_of_a_server_without_sessions_pass_whole() {
+async fn sub1_sub2_updates_of_a_modern_server_pass_unchanged() {
     for stage in Stage::both().await {
         let (peer, client) = (stage.peer().await, stage.gateway.client().await);
         let meta = peer.subscribe(ALPHA).await;
@@ -97,7 +97,7 @@ async fn sub1_sub2_updates_of_a_server_without_sessions_pass_whole() {
 
 /// Many resources share a few streams.
 #[tokio::test]
-async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
+async fn sub2_sub5_many_resources_share_few_listen_streams_and_every_update_arrives() {
     const MANY: usize = 200;
     /// The number of clients. Each stays below the limit of 64 open requests.
     const PEERS: usize = 4;
@@ -140,7 +140,7 @@ async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
 }
 
 #[tokio::test]
-async fn sub3_what_the_server_does_not_tell_of_is_refused_by_name() {
+async fn sub3_a_resource_that_the_server_does_not_acknowledge_is_rejected_by_uri() {
     for stage in Stage::both().await {
         let peer = stage.peer().await;
         peer.subscribe(ALPHA).await;
@@ -156,7 +156,7 @@ async fn sub3_what_the_server_does_not_tell_of_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn sub2_where_the_server_tells_of_no_resources_nothing_is_listened_for() {
+async fn sub2_a_modern_server_without_subscriptions_receives_no_listen_for_resources() {
     let stage = Stage::over_stdio(&["--without", "subscribe"]).await;
     let (peer, client) = (stage.peer().await, stage.gateway.client().await);
     peer.subscribe(ALPHA).await;
@@ -165,7 +165,7 @@ async fn sub2_where_the_server_tells_of_no_resources_nothing_is_listened_for() {
 }
 
 #[tokio::test]
-async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
+async fn reg3_changed_lists_of_a_modern_server_reach_clients() {
     for stage in Stage::both().await {
         let peer = stage.peer().await;
         let client = stage.gateway.client().await;
@@ -187,7 +187,7 @@ async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
 /// A server does not repeat notifications, so clients that may have missed one receive one update. Calls are not
 /// affected.
 #[tokio::test]
-async fn sub14_a_stream_that_ends_is_opened_anew_and_nothing_else_ends() {
+async fn sub14_an_ended_listen_stream_is_reopened_and_ends_no_call() {
     for stage in Stage::both().await {
         let (peer, client) = (stage.peer().await, stage.gateway.client().await);
         peer.subscribe(ALPHA).await;
@@ -208,7 +208,7 @@ async fn sub14_a_stream_that_ends_is_opened_anew_and_nothing_else_ends() {
 }
 
 #[tokio::test]
-async fn sub14_a_server_that_is_replaced_tells_again_and_each_is_told_once() {
+async fn sub14_a_replaced_server_leads_to_one_update_per_subscription() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let stdio = Stage::over_stdio(&["--pid-file", path_text(&pid_file)]).await;

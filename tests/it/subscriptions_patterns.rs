@@ -52,7 +52,7 @@ const CASES: [Case; 2] = [
 ];
 
 #[tokio::test]
-async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_transports() {
+async fn subx1_a_pattern_covers_present_and_later_matches_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
@@ -107,7 +107,7 @@ async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_tr
 }
 
 #[tokio::test]
-async fn subx1_sub2_overlapping_patterns_are_one_request_and_leave_what_others_want() {
+async fn subx1_sub2_overlapping_patterns_share_requests_and_end_separately() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -158,7 +158,7 @@ async fn receive_updates(client: &Client, stream: &mut Listener) -> Vec<String> 
 }
 
 #[tokio::test]
-async fn subx1_sub18_what_is_not_listed_is_told_and_too_much_of_it_is_told_as_the_pattern() {
+async fn subx1_sub18_up_to_64_updates_of_unlisted_matches_are_kept_and_more_are_folded() {
     const MAX_LISTED: usize = 64;
     for (count, is_folded) in [(MAX_LISTED, false), (MAX_LISTED + 1, true)] {
         let stage = Stage::start(Front::Http, Back::Stdio).await;
@@ -181,7 +181,7 @@ async fn subx1_sub18_what_is_not_listed_is_told_and_too_much_of_it_is_told_as_th
 }
 
 #[tokio::test]
-async fn subx1_what_is_no_pattern_is_refused_in_words() {
+async fn subx1_an_invalid_pattern_is_rejected_with_the_cause() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     client.await_tool("b_touch").await;
@@ -220,7 +220,7 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
+async fn subx1_sub4_a_pattern_subscription_ends_by_any_spelling_or_by_its_id() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (peer, other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     peer.define(&["file:///d/1.log", "db://t/1"]).await;
@@ -249,7 +249,7 @@ async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
 }
 
 #[tokio::test]
-async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else_it_is_partial() {
+async fn subx1_sub10_a_fully_rejected_pattern_fails_and_a_partly_rejected_one_is_partial() {
     let (gateway, peer) = start_alone(fixture_server(&[])).await;
     peer.define(&["note:///refused"]).await;
     let answer = peer.request("resources/subscribe", subscribe_params("a+note:///r*", &glob())).await;
@@ -269,7 +269,7 @@ async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else
 }
 
 #[tokio::test]
-async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_is_told() {
+async fn subx1_sub9_without_subscriptions_new_matches_are_notified_and_no_subscribe_is_sent() {
     let (gateway, peer) = start_alone(fixture_server(&["--without", "subscribe"])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.subscribe_with(LOGS, glob()).await;
@@ -297,7 +297,7 @@ async fn start_limited(limit: usize, server: Value) -> (Gateway, Client) {
 }
 
 #[tokio::test]
-async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
+async fn subx1_d6_a_pattern_above_max_upstream_is_rejected_and_leaves_no_trace() {
     const ALL: &str = "a+note:///numbered/*";
     let (gateway, peer) = start_limited(3, fixture_server(&["--resources", "4"])).await;
     peer.lists("a+note:///numbered/0004", true).await;
@@ -333,7 +333,7 @@ async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn subx1_a_pattern_that_grows_past_the_room_is_partial() {
+async fn subx1_a_pattern_that_grows_above_max_upstream_is_partial() {
     let (gateway, peer) = start_limited(2, fixture_server(&[])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.subscribe_with(LOGS, glob()).await;

@@ -25,7 +25,7 @@ async fn peer_of(gateway: &Gateway) -> Client {
 }
 
 #[tokio::test]
-async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_told_once() {
+async fn subx1_sub16_a_restarted_server_is_subscribed_again_and_the_pattern_receives_one_update() {
     let (web, old) =
         (HttpFixture::start(&["--resources", "2"]).await, HttpFixture::start(&["--sse", "--resources", "2"]).await);
     let ways = [
@@ -62,7 +62,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
 }
 
 #[tokio::test]
-async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
+async fn subx1_subx6_a_gap_sends_one_update_of_the_pattern() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--resources", "3"]) })).await;
     let waiting = peer_of(&gateway).await;
     waiting.lists("a+note:///numbered/0003", true).await;
@@ -81,7 +81,7 @@ async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
 }
 
 #[tokio::test]
-async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_and_told_once() {
+async fn subx1_sub10_a_pattern_of_an_unconnected_server_is_pending_and_then_updated_once() {
     let scratch = Scratch::new();
     let script = format!(r#"test -e {} && exec "$@""#, path_text(&scratch.path().join("gate")));
     let server = scripted_server(&script, &["--resources", "2"]);
@@ -101,7 +101,7 @@ async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_an
 }
 
 #[tokio::test]
-async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_once_when_it_comes_back() {
+async fn subx1_each_client_subscribes_over_its_own_link_and_is_updated_once_after_a_crash() {
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--resources", "2"]) })).await;
     let (one, two) = (peer_of(&gateway).await, peer_of(&gateway).await);
     one.subscribe_with(NUMBERED, glob()).await;
@@ -122,7 +122,7 @@ async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_on
 
 /// A hidden resource does not exist for clients, however wide their patterns are.
 #[tokio::test]
-async fn subx1_what_is_denied_never_reaches_a_pattern() {
+async fn subx1_a_denied_resource_never_reaches_a_pattern() {
     let mut server = fixture_server(&["--resources", "3"]);
     server["resources"] = json!({ "deny": [TWO, "file:///secret/*"] });
     let gateway = Gateway::with_servers(json!({ "a": server })).await;

@@ -37,7 +37,7 @@ async fn next_update(peer: &Client) -> String {
 }
 
 #[tokio::test]
-async fn subx9_a_change_is_told_once_and_no_change_never() {
+async fn subx9_a_change_sends_one_update_and_unchanged_content_sends_none() {
     let web = HttpFixture::start(&["--without", "subscribe"]).await;
     let old = HttpFixture::start(&["--sse", "--without", "subscribe"]).await;
     let servers = [
@@ -81,7 +81,7 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
 }
 
 #[tokio::test]
-async fn subx9_who_comes_later_is_told_of_later_changes_only() {
+async fn subx9_a_later_subscriber_receives_only_later_changes() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
     let one = quiet_peer(&gateway).await;
     one.subscribe(ALPHA).await;
@@ -99,7 +99,7 @@ async fn subx9_who_comes_later_is_told_of_later_changes_only() {
 }
 
 #[tokio::test]
-async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
+async fn subx9_polling_loses_no_update_of_a_notifying_server() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&[])) })).await;
     let client = gateway.client_seeing("a_touch").await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
@@ -114,7 +114,7 @@ async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
 }
 
 #[tokio::test]
-async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() {
+async fn subx9_subx1_polling_reports_new_matches_of_a_pattern() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
     let peer = quiet_peer(&gateway).await;
     peer.change(json!({"define": "file:///d/1"})).await;
@@ -134,7 +134,7 @@ async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() 
 }
 
 #[tokio::test]
-async fn subx9_sub14_what_a_silent_server_drops_is_told_as_deleted() {
+async fn subx9_sub14_polling_reports_a_deleted_resource() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
     let peer = quiet_peer(&gateway).await;
     peer.subscribe("a+blob:///bin").await;

@@ -18,7 +18,7 @@ use crate::support::assert_error;
 const HELD: &str = "a+note:///held-x";
 
 #[tokio::test]
-async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
+async fn sub12_an_unsubscribe_during_a_pending_subscribe_answers_both_requests() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -48,7 +48,7 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
 }
 
 #[tokio::test]
-async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
+async fn sub10_a_cancelled_or_abandoned_subscribe_is_undone_at_the_server() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Get)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -71,7 +71,7 @@ async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
 }
 
 #[tokio::test]
-async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
+async fn sub10_sub16_a_subscribe_becomes_pending_when_its_server_dies() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
@@ -90,7 +90,7 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
 
 /// The server's late response counts: it accepted the subscription after the timeout, so the gateway unsubscribes.
 #[tokio::test]
-async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_then_is_taken_back() {
+async fn sub10_a_subscribe_timeout_fails_all_waiting_clients_and_undoes_a_late_acceptance() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
         let stage = Stage::configured(front, back, json!({}), json!({"timeout": "1s"})).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
@@ -138,7 +138,7 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
 }
 
 #[tokio::test]
-async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
+async fn d13_sub2_a_resource_that_was_just_added_can_be_subscribed() {
     let gateway = Gateway::with_servers(json!({ "a": few_templates() })).await;
     let client = gateway.client_seeing("a_touch").await;
     for _ in 0..3 {
@@ -163,7 +163,7 @@ async fn subscribe_at_random(client: Client, mut random: Random) -> BTreeSet<Str
 }
 
 #[tokio::test]
-async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_right() {
+async fn sub2_sub12_concurrent_changes_leave_exactly_the_wanted_subscriptions_at_the_server() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let watcher = gateway.client_seeing("a_touch").await;
     let mut clients = Vec::new();

@@ -88,7 +88,7 @@ fn deletion_capabilities() -> Value {
 }
 
 #[tokio::test]
-async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
+async fn d10_subscriptions_follow_added_changed_and_removed_servers() {
     let numbered = &["--resources", "2"][..];
     let changed = &["--resources", "2", "--instructions", "other"][..];
     let server = fixture_server;
@@ -172,7 +172,7 @@ async fn await_requests_to(peer: &Client, server: &str, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_the_next() {
+async fn sub10_a_pending_subscribe_moves_to_the_changed_server() {
     let mut running = Running::start(json!({ "a": fixture_server(&[]) })).await;
     let (one, two) = (running.peer(json!({})).await, running.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
@@ -200,7 +200,7 @@ async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_
 }
 
 #[tokio::test]
-async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted() {
+async fn sub14_a_resource_that_a_changed_server_lacks_is_notified_as_deleted() {
     let web = HttpFixture::start(&[]).await;
     let with = |timeout: &str| {
         let mut server = web.server();
@@ -234,7 +234,7 @@ async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted()
 }
 
 #[tokio::test]
-async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
+async fn d10_a_newly_denied_resource_is_notified_as_deleted_and_not_subscribed() {
     const ALL: &str = "a+blob:///*";
     let denying = |denied: Value| {
         let mut server = fixture_server(&[]);
@@ -267,7 +267,7 @@ async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
 }
 
 #[tokio::test]
-async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
+async fn d10_subscriptions_of_per_client_links_follow_a_reload() {
     let scratch = Scratch::new();
     let log = |name: &str| scratch.path().join(name);
     let server = |id: &str| own_process(&["--start-log", path_text(&log(id))]);
@@ -306,7 +306,7 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
 /// A server that becomes per-client loses its subscriptions, because the gateway cannot connect for a client without a
 /// call. A server that becomes shared keeps them.
 #[tokio::test]
-async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
+async fn d10_subscriptions_end_when_a_server_becomes_per_client_and_stay_when_it_becomes_shared() {
     let mut running = Running::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
     let peer = running.peer(deletion_capabilities()).await;
     for id in ["a", "b"] {

@@ -35,12 +35,12 @@ fn rounds() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn sub1_sub2_sub5_python_clients_are_told_over_every_transport() {
+async fn sub1_sub2_sub5_python_clients_receive_updates_over_every_transport() {
     play([Sdk::Python1, Sdk::Python2]).await;
 }
 
 #[tokio::test]
-async fn sub1_sub2_sub5_typescript_clients_are_told_over_every_transport() {
+async fn sub1_sub2_sub5_typescript_clients_receive_updates_over_every_transport() {
     play([Sdk::TypeScript1, Sdk::TypeScript2]).await;
 }
 
@@ -91,7 +91,7 @@ async fn check(server: Value) {
 }
 
 #[tokio::test]
-async fn sub2_sub12_everything_tells_over_every_transport() {
+async fn sub2_sub12_server_everything_sends_updates_over_every_transport() {
     check(everything_over_stdio()).await;
     check(Everything::start("streamableHttp").await.server()).await;
     check(Everything::start("sse").await.server()).await;
@@ -99,7 +99,7 @@ async fn sub2_sub12_everything_tells_over_every_transport() {
 
 /// The clients work with the fixture without a gateway.
 #[tokio::test]
-async fn sub1_clients_of_the_sdks_are_told_without_a_gateway() {
+async fn sub1_sdk_clients_receive_updates_without_a_gateway() {
     let program = crate::harness::fixture();
     let uri = "note:///alpha";
     for sdk in Sdk::ALL {

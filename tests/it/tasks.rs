@@ -46,7 +46,7 @@ async fn task1_a_task_is_followed_and_fetched_by_an_id_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn task1_a_task_is_seen_by_the_client_that_made_it_alone() {
+async fn task1_only_its_own_client_sees_a_task() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (one, other) = (scene.client().await, scene.client().await);
     let task = one.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
@@ -80,7 +80,7 @@ fn same(arguments: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn task1_the_same_name_at_two_servers_means_two_tasks() {
+async fn task1_equal_native_ids_of_two_servers_are_two_tasks() {
     let reject = |method: &str| (method == "tasks/get").then(|| response("502 Bad Gateway", "", ""));
     let servers = [RawServer::rejecting(reject, same).await, RawServer::rejecting(reject, same).await];
     let entry = |server: &RawServer| {
@@ -108,7 +108,7 @@ async fn task1_the_same_name_at_two_servers_means_two_tasks() {
 }
 
 #[tokio::test]
-async fn task1_what_a_task_asks_reaches_who_waits_for_its_result() {
+async fn task1_elicitation_of_a_task_reaches_the_client_that_waits_for_its_result() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let client = scene.client().await;
@@ -129,7 +129,7 @@ async fn task1_what_a_task_asks_reaches_who_waits_for_its_result() {
 }
 
 #[tokio::test]
-async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
+async fn task1_a_status_change_notifies_only_the_session_of_the_task() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let (one, other) = (scene.client().await, scene.client().await);
@@ -150,7 +150,7 @@ async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
 }
 
 #[tokio::test]
-async fn task1_a_task_is_known_for_its_time_to_live() {
+async fn task1_a_task_expires_after_its_time_to_live() {
     let scene = Scene::start(Over::Stdio, "legacy").await;
     let client = scene.client().await;
     let task = client.create_task("a_task_slow", json!({}), json!({"ttl": 1})).await;
@@ -167,7 +167,7 @@ async fn task1_a_task_is_known_for_its_time_to_live() {
 }
 
 #[tokio::test]
-async fn task1_a_client_has_so_many_tasks_and_no_more_reach_the_server() {
+async fn task1_a_client_has_at_most_a_thousand_tasks_and_no_more_reach_the_server() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (client, other) = (scene.client().await, scene.client().await);
     for _ in 0..1000 {
@@ -183,7 +183,7 @@ async fn task1_a_client_has_so_many_tasks_and_no_more_reach_the_server() {
 }
 
 #[tokio::test]
-async fn task1_tasks_are_declared_where_a_server_has_them_and_the_version_knows_them() {
+async fn task1_tasks_are_declared_only_if_a_server_and_the_version_support_them() {
     let scene = Scene::start(Over::Stdio, "legacy").await;
     let declared = |answer: &Value| answer["result"]["capabilities"]["tasks"].clone();
     let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});

@@ -20,7 +20,7 @@ fn names_ada(result: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn task1_a_newer_client_gets_a_task_of_an_older_server() {
+async fn task1_a_modern_client_receives_a_task_of_a_legacy_server() {
     for over in OVERS {
         let scene = Scene::start(over, "legacy").await;
         let modern_client = scene.modern_client();
@@ -55,7 +55,7 @@ async fn task1_a_newer_client_gets_a_task_of_an_older_server() {
 }
 
 #[tokio::test]
-async fn task1_a_newer_client_is_asked_what_a_task_of_an_older_server_wants() {
+async fn task1_a_modern_client_receives_the_input_requests_of_a_legacy_task() {
     for over in OVERS {
         let scene = Scene::start(over, "legacy").await;
         let modern_client = scene.modern_client();
@@ -78,7 +78,7 @@ async fn task1_a_newer_client_is_asked_what_a_task_of_an_older_server_wants() {
 }
 
 #[tokio::test]
-async fn task1_who_knows_no_tasks_waits_for_the_result() {
+async fn task1_a_client_without_tasks_receives_the_final_result() {
     for over in OVERS {
         let scene = Scene::start(over, "legacy").await;
         let client_without_tasks = scene.client_without_tasks();
@@ -105,7 +105,7 @@ async fn task1_who_knows_no_tasks_waits_for_the_result() {
 }
 
 #[tokio::test]
-async fn task1_who_does_not_wait_any_more_takes_the_task_back() {
+async fn task1_a_client_that_disconnects_cancels_the_task_of_its_call() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let client_without_tasks = scene.client_without_tasks();
     let waiting = tokio::spawn({
@@ -120,7 +120,7 @@ async fn task1_who_does_not_wait_any_more_takes_the_task_back() {
 }
 
 #[tokio::test]
-async fn task1_an_older_client_gets_a_task_of_a_newer_server() {
+async fn task1_a_legacy_client_receives_a_task_of_a_modern_server() {
     for over in OVERS {
         let scene = Scene::start(over, "modern").await;
         let client = scene.client().await;
@@ -152,7 +152,7 @@ async fn task1_an_older_client_gets_a_task_of_a_newer_server() {
 }
 
 #[tokio::test]
-async fn task1_an_older_client_is_asked_what_a_task_of_a_newer_server_wants() {
+async fn task1_a_legacy_client_receives_the_elicitation_of_a_modern_task() {
     for over in OVERS {
         let scene = Scene::start(over, "modern").await;
         let client = scene.client().await;

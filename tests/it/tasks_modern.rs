@@ -33,7 +33,7 @@ async fn task1_a_task_of_the_extension_has_an_id_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn task1_a_task_of_the_extension_asks_and_is_cancelled() {
+async fn task1_a_task_of_the_extension_requests_input_and_can_be_cancelled() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "modern").await;
         let modern_client = scene.modern_client();
@@ -56,7 +56,7 @@ async fn task1_a_task_of_the_extension_asks_and_is_cancelled() {
 }
 
 #[tokio::test]
-async fn task1_the_extension_is_declared_on_both_sides() {
+async fn task1_tasks_require_the_extension_on_both_sides() {
     let scene = Scene::start(Over::Http, "modern").await;
     let (modern_client, client_without_tasks) = (scene.modern_client(), scene.client_without_tasks());
     let extensions = |answer: &Value| answer["result"]["capabilities"]["extensions"][format!("{META}tasks")].clone();
@@ -95,7 +95,7 @@ async fn acknowledged(stream: &mut Listener) -> Value {
 }
 
 #[tokio::test]
-async fn task1_who_listens_to_a_task_is_told_how_it_goes() {
+async fn task1_a_listener_of_a_task_receives_its_status_changes() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "modern").await;
         let modern_client = scene.modern_client();

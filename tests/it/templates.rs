@@ -44,7 +44,7 @@ async fn res7_res16_templates_are_listed_with_their_owner() {
 }
 
 #[tokio::test]
-async fn res16_templates_are_listed_without_asking_a_backend() {
+async fn res16_templates_are_listed_without_contacting_a_backend() {
     let (_gateway, client, _frozen) = frozen_server().await;
     assert_eq!(client.list("resources/templates/list", "resourceTemplates").await.len(), 3);
 }
@@ -68,7 +68,7 @@ async fn res8_a_uri_that_matches_a_template_is_read_from_its_owner() {
 }
 
 #[tokio::test]
-async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
+async fn res8_a_matching_uri_reaches_only_the_owner_of_the_template() {
     let server_entry = |id: &str| json!({ "command": crate::harness::fixture(), "env": { "SERVER_NAME": id } });
     let mut b = server_entry("b");
     b["resources"] = json!({ "deny": ["db:*"] });
@@ -84,7 +84,7 @@ async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
 }
 
 #[tokio::test]
-async fn res9_what_no_template_matches_contacts_no_backend() {
+async fn res9_a_uri_without_a_matching_template_contacts_no_backend() {
     let (_gateway, client, _frozen) = frozen_server().await;
     for uri in ["a+db:/users", "a+db://users", "a+search://docs?other=1", "a+search://doc", "a+notes:///x"] {
         assert_eq!(read(&client, uri).await["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{uri}");
@@ -92,7 +92,7 @@ async fn res9_what_no_template_matches_contacts_no_backend() {
 }
 
 #[tokio::test]
-async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_words() {
+async fn d12_a_missing_resource_of_a_template_keeps_the_backends_message() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     let error = read(&client, "a+note:///missing").await["error"].clone();
     assert_eq!((&error["code"], &error["message"]), (&json!(-32002), &json!("Resource not found")), "{error}");
@@ -101,7 +101,7 @@ async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_word
 
 /// A scheme is case-insensitive. Some clients change it to lower case, and still refer to the listed resource.
 #[tokio::test]
-async fn d3_a_listed_resource_in_another_spelling_comes_before_a_template() {
+async fn d3_a_listed_resource_in_another_spelling_takes_precedence_over_a_template() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     check_read(&client, "a+note:///Up", "a+NOTE:///Up", "upper").await;
     check_read(&client, "note:///Up", "a+NOTE:///Up", "upper").await;

@@ -62,7 +62,7 @@ async fn route3_a_late_answer_is_dropped() {
 }
 
 #[tokio::test]
-async fn route3_the_nearest_word_on_the_timeout_counts() {
+async fn route3_the_most_specific_timeout_applies() {
     // The timeouts of the gateway, the server and the tool: the most specific one applies, and 0 means none.
     for (policies, server, tools, in_time) in [
         (json!("200ms"), json!("1h"), json!({}), true),
@@ -87,7 +87,7 @@ async fn route3_the_nearest_word_on_the_timeout_counts() {
 }
 
 #[tokio::test]
-async fn route3_the_default_timeout_holds_for_prompts_and_resources_too() {
+async fn route3_the_default_timeout_applies_to_prompts_and_resources() {
     let scratch = crate::harness::Scratch::new();
     let pid_file = scratch.path().join("pid");
     let server = fixture_server(&["--pid-file", &pid_file.display().to_string()]);
@@ -112,7 +112,7 @@ async fn route3_progress_restarts_the_deadline() {
 }
 
 #[tokio::test]
-async fn route3_the_longest_time_is_absolute() {
+async fn route3_max_timeout_is_absolute() {
     let config = json!({ "policies": { "maxTimeout": "500ms" }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_progress").await;
@@ -123,7 +123,7 @@ async fn route3_the_longest_time_is_absolute() {
 }
 
 #[tokio::test]
-async fn route3_a_client_can_cancel_and_gets_no_answer() {
+async fn route3_a_client_can_cancel_a_call_and_receives_no_answer() {
     let http = HttpFixture::start(&[]).await;
     for server in [fixture_server(&[]), http.server()] {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
@@ -139,7 +139,7 @@ async fn route3_a_client_can_cancel_and_gets_no_answer() {
 }
 
 #[tokio::test]
-async fn route3_a_client_on_stdio_can_cancel() {
+async fn route3_a_stdio_client_can_cancel_a_call() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_hang").await;
@@ -177,7 +177,7 @@ async fn route3_a_client_on_stdio_can_cancel() {
 }
 
 #[tokio::test]
-async fn sess1_the_end_of_a_session_cancels_its_calls_and_nobody_elses() {
+async fn sess1_the_end_of_a_session_cancels_only_its_own_calls() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let (client, other) = (gateway.client_seeing("a_hang").await, gateway.client().await);
     let body =

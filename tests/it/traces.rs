@@ -85,7 +85,7 @@ async fn call(client: &Client, headers: &[(&str, &str)], meta: &str) {
 }
 
 #[tokio::test]
-async fn trace_of_a_client_reaches_the_server_and_is_nobodys_to_change() {
+async fn the_trace_context_of_a_client_reaches_the_server_unchanged() {
     let recorder = Recorder::start().await;
     let gateway = Gateway::with_servers(json!({ "r": http_server(recorder.address) })).await;
     let client = gateway.client_seeing("r_t").await;
@@ -104,7 +104,7 @@ async fn trace_of_a_client_reaches_the_server_and_is_nobodys_to_change() {
 }
 
 #[tokio::test]
-async fn trace_each_call_is_a_span_between_its_client_and_its_server() {
+async fn each_sampled_call_is_a_span_between_its_client_and_its_server() {
     let (recorder, collector) = (Recorder::start().await, Recorder::start().await);
     let mut gateway = Gateway::start(json!({
         "telemetry": { "otlp": format!("http://{}", collector.address) },
@@ -161,7 +161,7 @@ async fn trace_each_call_is_a_span_between_its_client_and_its_server() {
 }
 
 #[tokio::test]
-async fn trace_a_collector_that_is_away_is_told_once_and_costs_no_call() {
+async fn an_unreachable_collector_is_logged_once_and_fails_no_call() {
     let gateway = Gateway::start(json!({
         "telemetry": { "otlp": "http://127.0.0.1:9" }, "mcpServers": { "a": fixture_server(&[]) },
     }))

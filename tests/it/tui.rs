@@ -126,7 +126,7 @@ async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
 }
 
 #[tokio::test]
-async fn tui4_details_stand_in_a_side_panel() {
+async fn tui4_a_side_panel_shows_details() {
     let stage = Stage::new().await;
     let mut screen = stage.top(140, 40).await;
     screen.press("5");
@@ -160,7 +160,7 @@ async fn tui4_a_schema_can_be_scrolled_in_a_small_terminal() {
 }
 
 #[tokio::test]
-async fn tui5_templates_stand_in_their_own_section() {
+async fn tui5_templates_have_their_own_section() {
     let stage = Stage::new().await;
     let mut screen = stage.top(140, 50).await;
     screen.press("5");
@@ -224,7 +224,7 @@ async fn a_watched_resource_shows_its_updates() {
 }
 
 #[tokio::test]
-async fn events_and_servers_are_shown_as_they_are() {
+async fn panels_show_servers_and_events_and_a_click_selects_a_row() {
     let stage = Stage::new().await;
     let mut screen = stage.top(140, 40).await;
     let text =
@@ -274,7 +274,7 @@ async fn fake_gateway(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
-async fn changes_are_asked_for_with_the_token_after_a_yes() {
+async fn a_change_is_sent_with_the_admin_token_after_a_confirmation() {
     let servers = json!([{"id": "a b/c", "state": "ready"}, {"id": "off", "state": "disabled"}]);
     let (url, requests) =
         fake_gateway(json!({"state": "ready", "started": "now", "servers": servers, "catalog": {"version": 1}})).await;
@@ -304,7 +304,7 @@ async fn changes_are_asked_for_with_the_token_after_a_yes() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_ends_is_told_and_its_successor_is_found() {
+async fn a_lost_gateway_is_shown_and_its_successor_is_found() {
     let mut stage = Stage::new().await;
     let screen = stage.top(100, 30).await;
     stage.gateway.terminate().await;
@@ -315,7 +315,7 @@ async fn a_gateway_that_ends_is_told_and_its_successor_is_found() {
 }
 
 #[tokio::test]
-async fn a_signal_gives_the_terminal_back() {
+async fn a_signal_restores_the_terminal() {
     let stage = Stage::new().await;
     for name in ["TERM", "INT"] {
         let mut screen = stage.top(80, 24).await;
@@ -326,7 +326,7 @@ async fn a_signal_gives_the_terminal_back() {
 }
 
 #[tokio::test]
-async fn a_small_terminal_is_told_so() {
+async fn a_small_terminal_shows_the_required_size() {
     let stage = Stage::new().await;
     let mut command = goblin(stage.home.path());
     command.arg("top");
@@ -337,7 +337,7 @@ async fn a_small_terminal_is_told_so() {
 }
 
 #[tokio::test]
-async fn without_a_terminal_or_a_gateway_nothing_is_drawn() {
+async fn the_dashboard_without_a_terminal_or_a_gateway_exits_with_the_cause() {
     let home = Scratch::new();
     let check = |output: std::process::Output, code: i32, text: &str| {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -362,7 +362,7 @@ async fn without_a_terminal_or_a_gateway_nothing_is_drawn() {
 }
 
 #[tokio::test]
-async fn serve_shows_its_own_gateway_and_ends_with_it() {
+async fn serve_with_tui_shows_its_own_gateway_and_ends_with_the_dashboard() {
     let home = Scratch::new();
     let mut command = serve(&home);
     command.arg("--tui");

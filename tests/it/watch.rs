@@ -94,7 +94,7 @@ async fn touch(client: &Client, uri: &str) {
 }
 
 #[tokio::test]
-async fn updates_are_told_and_what_is_refused_is_told_too() {
+async fn watch_prints_updates_and_reports_rejected_resources() {
     let home = home(&fixture_server(&[]));
     let (gateway, client) = home.gateway("a_touch").await;
     let mut watch = watch(&home, &["note:///alpha", "note:///refused", "no:where"]).await;
@@ -114,7 +114,7 @@ async fn updates_are_told_and_what_is_refused_is_told_too() {
 }
 
 #[tokio::test]
-async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
+async fn watch_without_any_subscription_fails_with_the_error_of_the_gateway() {
     let home = home(&fixture_server(&[]));
     let (_gateway, _client) = home.gateway("a_touch").await;
     for (arguments, text) in [
@@ -129,7 +129,7 @@ async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
+async fn watch_reports_a_missing_an_ambiguous_or_an_unreachable_gateway() {
     let home = home(&fixture_server(&[]));
     let mut no_gateway = Watch::start(home.goblin(&["watch", ALPHA]));
     no_gateway.await_error_line("error: no gateway is running on this machine").await;
@@ -151,7 +151,7 @@ async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
 }
 
 #[tokio::test]
-async fn as_json_a_line_has_the_params_token_for_token() {
+async fn json_output_has_the_params_token_for_token() {
     let home = home(&fixture_server(&[]));
     let (_gateway, client) = home.gateway("a_touch").await;
     let watch = watch(&home, &["--json", "a_note_alpha"]).await;
@@ -166,7 +166,7 @@ async fn as_json_a_line_has_the_params_token_for_token() {
 }
 
 #[tokio::test]
-async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource() {
+async fn commands_run_one_at_a_time_for_the_newest_update_of_each_resource() {
     let home = home(&fixture_server(&[]));
     let (_gateway, client) = home.gateway("a_touch").await;
     let command = "echo \"$1 $GOBLIN_URI\" >> ran; while [ ! -e go ]; do sleep 0.01; done; echo chatter; exit 3";
@@ -194,7 +194,7 @@ async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource
 }
 
 #[tokio::test]
-async fn it_outlives_a_restart_of_the_gateway() {
+async fn watch_survives_a_restart_of_the_gateway() {
     let home = home(&fixture_server(&[]));
     let (mut gateway, client) = home.gateway("a_touch").await;
     let mut watch = watch(&home, &["--json", ALPHA]).await;
@@ -212,7 +212,7 @@ async fn it_outlives_a_restart_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
+async fn a_server_that_is_ready_late_after_a_restart_is_watched_again() {
     let gate = Scratch::new();
     let wait = format!("while [ ! -e {} ]; do sleep 0.01; done; exec {}", gate.path().join("go").display(), fixture());
     let home = home(&json!({ "command": "sh", "args": ["-c", wait] }));
@@ -231,7 +231,7 @@ async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
 }
 
 #[tokio::test]
-async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
+async fn watch_with_a_configuration_starts_its_own_gateway() {
     let server = HttpFixture::start(&[]).await;
     let home = home(&server.server());
     let config = home.config.display().to_string();
@@ -248,7 +248,7 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
 }
 
 #[tokio::test]
-async fn patterns_fields_and_deletions_are_asked_for_and_told() {
+async fn watch_subscribes_with_patterns_and_fields_and_prints_deletions() {
     let (home, mut gateway) = (home(&fixture_server(&[])), RawGateway::start().await);
     let (logs, odd) = ("a+file:///logs/**/*.log", "file:///app/[slug]");
     let arguments = ["watch", "--url", &gateway.url, "--json", "--fields", "size,a.b", logs, odd, "a+db:///{table}"];
@@ -302,7 +302,7 @@ async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
 }
 
 #[tokio::test]
-async fn when_nobody_reads_it_ends_quietly() {
+async fn watch_ends_quietly_when_its_output_is_closed() {
     let home = home(&fixture_server(&[]));
     let (_gateway, client) = home.gateway("a_touch").await;
     let (reader, writer) = std::io::pipe().expect("a pipe");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_without_git_too() {
+    fn files_are_found_without_git() {
         let mut paths = Vec::new();
         walk(Path::new(env!("CARGO_MANIFEST_DIR")), Path::new(""), &mut paths).unwrap();
         assert!(paths.contains(&PathBuf::from("src/tidy.rs")), "{paths:?}");

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_as_programs_print_them() {
+    fn versions_are_read_from_program_output() {
         let check = |text, major, minor| assert_eq!(Version::parse(text), Some(Version { major, minor }));
         check("v20.20.2\n", 20, 20);
         check("11.19.1\n", 11, 19);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_installed_when_its_inputs_change_and_only_then() {
+    fn a_bundle_is_installed_only_when_its_inputs_change() {
         let directory = std::env::temp_dir().join(format!("goblin-xtask-bundle-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let log = directory.join("log");

@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_is_paid_in_part() {
+    fn repeated_tokens_cost_a_fraction_of_the_price() {
         for (again, expected) in [(0.0, 130.0), (0.1, 130.0 + 10.0 + 11.0), (1.0, 100.0 + 110.0 + 130.0)] {
             assert!((paid(terms(again), 100.0, [10.0, 20.0].into_iter()) - expected).abs() < 1e-9, "{again}");
         }
     }
 
     #[test]
-    fn a_search_pays_from_some_number_of_tools_on() {
+    fn the_break_even_of_a_search_depends_on_uses_and_repeated_tokens() {
         let own = 340.0;
         // Only room counts: own + uses * (100 + 50 + 20 - 10) tokens equal that many tools of 100 tokens, and one more
         // breaks even.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_break_even_the_search_is_cheaper_and_one_tool_before_it_is_not() {
+    fn a_search_is_cheaper_at_the_break_even_and_not_one_tool_before() {
         let terms = Terms { again: 0.1, begin: 2000.0, result: 300.0 };
         let (own, each) = (1234.0, 321.0);
         let listed = |tools: usize| paid(terms, terms.begin + each * tools as f64, std::iter::repeat_n(310.0, 3));

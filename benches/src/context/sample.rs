@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_are_spread_over_servers_and_part_of_larger_ones() {
+    fn a_sample_spreads_over_servers_and_is_part_of_each_larger_sample() {
         let all = published().unwrap();
         let [few, more, many] = [10, 100, 1000].map(|count| choose(&all, count));
         assert_eq!([&few, &more, &many].map(|chosen| names(chosen).len()), [10, 100, 1000]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_about_tools_that_were_chosen() {
+    fn the_answers_of_queries_are_tools_of_the_sample() {
         let chosen = choose(&published().unwrap(), 1000);
         let there = names(&chosen);
         let queries = queries(&chosen, 30).unwrap();

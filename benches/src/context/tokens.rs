@@ -50,14 +50,14 @@ mod tests {
     use super::{Size, count};
 
     #[test]
-    fn tokens_are_those_of_o200k() {
+    fn tokens_are_counted_with_o200k() {
         for (text, expected) in [("", 0), ("hello world", 2), (r#"{"query":"create github issue"}"#, 7)] {
             assert_eq!(count(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn bare_definitions_have_three_members_in_their_own_spelling() {
+    fn a_bare_definition_has_three_members_with_their_original_bytes() {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let bare = r#"{"name":"a","description":"says \u00e4","inputSchema":{"type": "object"}}"#;
         let more = bare.replacen('{', r#"{"title":"A","_meta":{"x":1},"#, 1);

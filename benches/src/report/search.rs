@@ -51,7 +51,7 @@ mod tests {
     use crate::search::Search;
 
     #[test]
-    fn search_is_held_against_its_bars() {
+    fn search_times_are_compared_with_their_bars() {
         let check = |entries, slowest_us, build_us, expected: &[bool]| {
             let search =
                 Search { entries, bytes_of_definitions: 2048, build_us, query_us: 5.0, slowest_us, bytes: 1 << 20 };

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn fan_out_is_held_against_its_bar() {
+    fn fan_out_is_compared_with_its_bar() {
         let kept = fan_bar(&fan_out([300, 300, 300]));
         assert!(kept.kept && kept.measured == "1.50 (1.00 to 3.00)", "{}", kept.measured);
         assert!(!fan_bar(&fan_out([301, 301, 301])).kept);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_subscription_costs_is_held_against_its_bars() {
+    fn the_cost_of_a_subscription_is_compared_with_its_bars() {
         check(29_999, 500, [true, true]);
         check(30_000, 501, [false, false]);
     }

@@ -190,14 +190,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hard7_the_routes_of_operators_are_those_under_api() {
+    fn hard7_exactly_the_routes_under_api_require_an_operator() {
         for route in ROUTES {
             assert_eq!(route.access == Access::Operator, route.path.starts_with("/api/"), "{}", route.path);
         }
     }
 
     #[test]
-    fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
+    fn a_path_and_verb_match_a_route_or_name_the_allowed_verbs_or_nearest_route() {
         let describe = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
             RouteMatch::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
             RouteMatch::Route(route, None) => format!("{} {}", route.verb(), route.path),

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn res4_uris_are_mapped_where_they_stand_for_resources_and_nowhere_else() {
+    fn res4_uris_are_mapped_where_they_name_resources_and_nowhere_else() {
         check(
             Dialect::V2025_11_25,
             &Method::ToolsCall,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_shapes_pass_untouched() {
+    fn results_of_unexpected_shape_pass_unchanged() {
         for result in [
             r#"{"content":{"uri":"x"}}"#,
             r#"{"content":[{"type":"resource_link","uri":7},{"type":"resource","resource":null},null,3,{"type":9,"uri":"x"}]}"#,
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn srv7_structure_that_is_no_object_is_left_out_for_older_clients() {
+    fn srv7_structured_content_that_is_no_object_is_removed_for_older_clients() {
         let check = |dialect: Dialect, result: &str, expected: &str| {
             let mut edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
             if dialect.has_handshake() {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_a_result_says_its_kind_to_those_who_want_to_know() {
+    fn srv2_a_result_for_modern_clients_gets_its_result_type() {
         let check = |method: &Method, result: &str, expected: &str| {
             let mut edits = Splice::new();
             add_result_type(method, result, json::whole(result), &mut edits);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn srv7_what_a_result_says_of_its_kind_is_cut_for_older_clients() {
+    fn srv7_modern_result_members_are_removed_for_older_clients() {
         let check = |result: &str, expected: &str| {
             let mut edits = Splice::new();
             remove_foreign(true, &Method::ToolsCall, result, json::whole(result), &mut edits);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_a_form_for_older_clients_has_plain_choices_or_is_none() {
+    fn an_elicitation_form_gets_plain_choices_for_older_clients_if_possible() {
         let check = |params: &str, expected: Option<&str>| {
             let plain = plain_form(params, json::whole(params)).map(|edits| edits.apply(&params.to_owned().into()));
             assert_eq!(plain.as_deref(), expected.map(str::as_bytes), "{params}");

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_behind_a_gateway_gives_no_key_twice() {
+    fn the_origin_of_an_inner_gateway_is_replaced() {
         check(
             r#"{"name":"t","_meta":{"dev.goblin/native":"deeper","dev.goblin/server":"far"}}"#,
             r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s"}}"#,

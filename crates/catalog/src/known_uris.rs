@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d13_exactly_the_newest_are_remembered() {
+    fn d13_only_the_newest_uris_are_remembered() {
         let mut known_uris = KnownUris::new(&Arc::default());
         known_uris.remember("again", str::to_uppercase);
         for number in 0..MAX_REMEMBERED - 1 {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_uri_for_ever_costs_no_memory() {
+    fn a_repeated_uri_takes_bounded_memory() {
         let mut known_uris = KnownUris::new(&Arc::default());
         known_uris.remember("other", str::to_uppercase);
         for _ in 0..5 * MAX_REMEMBERED {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_long_uri_for_ever_is_one_copy() {
+    fn a_repeated_uri_shares_one_copy() {
         let mut known_uris = KnownUris::new(&Arc::default());
         for _ in 0..3 {
             known_uris.remember("same", str::to_uppercase);

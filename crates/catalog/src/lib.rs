@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cursors_read_back_and_nothing_else_does(version in any::<u64>(), list in 0_usize..4, page in any::<usize>(), noise in "\\PC{0,20}") {
+        fn a_cursor_parses_back_and_has_only_one_spelling(version in any::<u64>(), list in 0_usize..4, page in any::<usize>(), noise in "\\PC{0,20}") {
             let cursor = Cursor { version, list: List::ALL[list], page };
             prop_assert_eq!(cursor.to_string().parse::<Cursor>().ok(), Some(cursor));
             if let Ok(read) = noise.parse::<Cursor>() {

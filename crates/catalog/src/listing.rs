@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hard2_kept_entries_do_not_keep_their_page() {
+    fn hard2_entries_do_not_hold_the_memory_of_their_page() {
         let text =
             format!(r#"{{"garbage":"{}","tools":[{{"name":"a"}},{{"no":1}},{{"name":\n"b"}}]}}"#, "x".repeat(9_999));
         let page = Text::new(text.replace("\\n", "\n").into()).expect("text");

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn d4_of_equal_names_all_get_a_suffix() {
+    fn d4_all_equal_names_get_a_suffix() {
         let exposed_names = exposed_names(&[("a", "b_c"), ("a_b", "c"), ("z", "c")]);
         let (first, second) = (&exposed_names.names[0], &exposed_names.names[1]);
         assert!(first.starts_with("a_b_c_") && second.starts_with("a_b_c_") && first != second, "{exposed_names:?}");

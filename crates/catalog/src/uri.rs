@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn d1_examples() {
+    fn d1_a_native_uri_is_exposed_under_its_server_id() {
         for (native, exposed) in [
             ("file:///logs/app.log", "fs+file:///logs/app.log"),
             ("mcp://database/{table}/{id}", "fs+mcp://database/{table}/{id}"),
@@ -184,21 +184,21 @@ mod tests {
     }
 
     #[test]
-    fn d1_both_spellings_name_the_same() {
+    fn d1_both_spellings_of_an_exposed_uri_name_one_resource() {
         assert_eq!(split("fs+:file:///x"), Some(("fs", Cow::Borrowed("file:///x"))));
         assert_eq!(split("fs+file:///x"), Some(("fs", Cow::Borrowed("file:///x"))));
         assert_eq!(split("file:///x"), None);
     }
 
     #[test]
-    fn d2_identifiers() {
+    fn d2_an_identifier_folds_the_native_uri_and_collapses_underscores() {
         let server = ServerId::new("filesystem").expect("a valid id");
         assert_eq!(identifier(&server, "file:///logs/app.log"), "filesystem_file_logs_app.log");
         assert_eq!(collapse_identifier("filesystem_file___logs_app.log"), "filesystem_file_logs_app.log");
     }
 
     #[test]
-    fn d3_normal_forms() {
+    fn d3_a_uri_has_a_stable_normal_form() {
         for (uri, normal) in [
             ("NOTE:///Up", "note:///Up"),
             ("file:///a b", "file:///a%20b"),
@@ -232,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_plainly_normal_is(uri in "[a-zA-Z+]{0,3}:?//(a|Host|:80|@)?(/|\\.|%2E|%2e|%20|%2|[a-z]|é|\\?|#| |\\{){0,12}") {
+        fn a_plainly_normal_uri_is_normal(uri in "[a-zA-Z+]{0,3}:?//(a|Host|:80|@)?(/|\\.|%2E|%2e|%20|%2|[a-z]|é|\\?|#| |\\{){0,12}") {
             prop_assert!(!is_plainly_normal(&uri) || normalise(&uri) == uri, "{}", uri);
         }
     }

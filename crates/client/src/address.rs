@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_of_a_socket_is_completed() {
+    fn a_socket_address_is_completed_with_its_path() {
         for (text, expected) in [
             ("http://h:1/mcp", "http://h:1/mcp"),
             ("unix:/x/a.sock", "unix:/x/a.sock:/mcp"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_begins_behind_the_socket() {
+    fn a_query_starts_after_the_socket_path() {
         for (url, expected) in [
             ("http://h/mcp", "http://h/mcp"),
             ("http://h/mcp?a=b#c", "http://h/mcp"),
@@ -107,7 +107,7 @@ mod tests {
         }
     }
     #[test]
-    fn a_route_stands_beside_the_endpoint() {
+    fn a_route_replaces_the_mcp_path_of_the_url() {
         for (url, expected) in [
             ("http://h:1", "http://h:1/api/x"),
             ("http://h:1/", "http://h:1/api/x"),

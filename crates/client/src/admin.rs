@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_can_be_done() {
+    fn an_error_response_names_its_cause_or_cure() {
         for (status, body, expected) in [
             (StatusCode::UNAUTHORIZED, "", "--token-file"),
             (StatusCode::FORBIDDEN, "", "allowedHosts"),

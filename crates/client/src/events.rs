@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_known_again_behind_a_gap_only() {
+    fn repeated_events_are_dropped_only_after_a_gap() {
         let mut position = position();
         assert!(position.note(&event("1", "")), "a priming event");
         assert!(position.note(&event("1", "a")), "with the id of the priming event");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_so_many_are_remembered() {
+    fn the_number_of_remembered_events_is_limited() {
         let mut position = position();
         for number in 0..=REMEMBERED {
             position.note(&event(&number.to_string(), "x"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_how_long_to_wait_within_reason() {
+    fn the_retry_time_of_the_server_is_bounded() {
         let mut position = position();
         assert_eq!(position.retry(), None);
         for (retry, expected) in [(2500, 2500), (0, 500), (u64::MAX, 30_000)] {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_last_is_tried_ever_more_seldom() {
+    fn the_backoff_doubles_until_a_connection_lasts() {
         let mut backoff = Backoff::new(SECOND / 10, 5 * SECOND);
         let pauses: Vec<_> = (0..8).map(|_| backoff.pause().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_gets_the_type_that_the_schema_wants() {
+    fn an_argument_text_becomes_a_value_of_the_schema_type() {
         let root = json!({"$defs": {"count": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}});
         let check = |schema: Value, text: &str, expected: Result<&str, &str>| {
             let token = ToolSchema::new(&root).token(Some(&schema), text);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_told_in_a_few_words() {
+    fn a_type_is_described_in_short_form() {
         let root = json!({"$defs": {"count": {"type": "integer"}}});
         for (schema, expected) in [
             (json!({"type": "string"}), "string"),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_port() {
+    fn a_listen_address_needs_a_host_and_a_port() {
         for (text, host, port, shown) in [
             ("127.0.0.1:3001", "127.0.0.1", 3001, "127.0.0.1:3001"),
             ("localhost:0", "localhost", 0, "localhost:0"),

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_never_ends_is_left_behind() {
+    fn work_that_exceeds_its_time_limit_returns_an_error() {
         let (_open, never) = sync_channel::<()>(1);
         let stuck = within(Duration::from_millis(1), move || never.recv().is_ok());
         assert_eq!(stuck.unwrap_err().to_string(), "the disk did not return the file within 5 seconds");

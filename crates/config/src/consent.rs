@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn hard8_values_of_variables_are_masked_unless_they_choose_code() {
+    fn hard8_variable_values_are_masked_unless_they_select_code_to_run() {
         for (name, value, expected) in [
             ("TOKEN", "abc", "TOKEN=*** x"),
             ("TOKEN", "${T}", "TOKEN=${T} x"),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn hard8_of_urls_the_user_and_the_query_are_always_masked() {
+    fn hard8_the_user_and_the_query_of_a_url_are_always_masked() {
         for (url, expected) in [
             ("https://me:pw@h/mcp", "https://***@h/mcp"),
             ("https://good.example@evil.example/mcp", "https://***@evil.example/mcp"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_in_upper_case() {
+    fn the_listed_variable_names_are_in_upper_case() {
         let all = word_list::of(LOADERS).chain(PACKAGE_FAMILIES).chain(PACKAGE_SECRETS);
         all.for_each(|name| assert_eq!(name, name.to_ascii_uppercase()));
     }

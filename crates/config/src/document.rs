@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_trailing_commas_are_fine() {
+    fn comments_and_trailing_commas_are_accepted() {
         check("// a\n{ /* b */ \"c\": [1, 2,], } // d", "");
         check("", "f:1:1: the file is empty, write at least { \"mcpServers\": {} }");
         check(" // nothing", "f:1:1: the file is empty, write at least { \"mcpServers\": {} }");
     }
 
     #[test]
-    fn syntax_errors_have_a_place() {
+    fn a_syntax_error_names_its_position() {
         for (text, expected) in [
             ("{\n  \"a\": 1\n  \"b\": 2\n}", "f:2:9: a comma is missing here"),
             ("{\r\n  \"a\": {", "f:2:8: this \"{\" is never closed"),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_quote_odd_names() {
+    fn a_path_quotes_names_with_special_characters() {
         assert_eq!(member_path("", "$schema"), "$schema");
         assert_eq!(member_path("servers", "my-server_1"), "servers.my-server_1");
         assert_eq!(member_path("servers", "a.b c"), "servers.\"a.b c\"");

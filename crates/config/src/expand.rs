@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn references_expand() {
+    fn variable_references_expand_to_their_values() {
         for (text, expected) in [
             ("", ""),
             ("plain $TOKEN $ {TOKEN}", "plain $TOKEN $ {TOKEN}"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_variable_and_never_a_value() {
+    fn an_expansion_error_names_the_variable_and_never_a_value() {
         for (text, expected) in [
             ("${NO}", "variable NO is not set, set it or write ${NO:-default}"),
             (
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_without_their_last_line_end() {
+    fn a_file_reference_expands_without_the_last_line_end() {
         let directory = std::env::temp_dir().join(format!("goblin-expand-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("key"), "s3cret\r\n").unwrap();

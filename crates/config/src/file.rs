@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_then_variable_then_home() {
+    fn the_configuration_is_located_by_flag_then_variable_then_home() {
         let scratch = Scratch::new("locate");
         let home = scratch.0.to_str().unwrap().to_owned();
         let file = scratch.0.join(".config/goblin/goblin.json");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn xdg_directory_wins_when_absolute() {
+    fn an_absolute_xdg_directory_is_used_and_a_relative_one_is_ignored() {
         let scratch = Scratch::new("xdg");
         let directory = scratch.0.join("goblin");
         std::fs::create_dir_all(&directory).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_files_say_why() {
+    fn an_unreadable_file_returns_an_error_with_its_cause() {
         let scratch = Scratch::new("read");
         let missing = scratch.0.join("absent.json");
         let error = read(&missing).unwrap_err();

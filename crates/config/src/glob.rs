@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_stars_and_question_marks() {
+    fn a_glob_matches_stars_and_question_marks() {
         for (pattern, text, expected) in [
             ("*", "", true),
             ("*", "anything", true),
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_do_not_take_for_ever() {
+    fn many_stars_match_in_bounded_time() {
         let pattern = format!("{}b", "a*".repeat(1000));
         check(&pattern, &"a".repeat(20_000), false);
     }
 
     #[test]
-    fn refuses_what_cannot_be_meant() {
+    fn an_empty_control_or_too_long_pattern_is_rejected() {
         assert_eq!(Glob::new(""), Err(GlobError::Empty));
         assert_eq!(Glob::new("a\nb"), Err(GlobError::Control));
         assert_eq!(Glob::new(&"a".repeat(Glob::MAX_LENGTH + 1)), Err(GlobError::TooLong));
@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_obvious_definition(pattern in "[ab*?é]{1,8}", text in "[abé]{0,10}") {
+        fn a_glob_agrees_with_the_naive_definition(pattern in "[ab*?é]{1,8}", text in "[abé]{0,10}") {
             let characters = |text: &str| text.chars().collect::<Vec<_>>();
             prop_assert_eq!(
                 Glob::new(&pattern).unwrap().matches(&text),

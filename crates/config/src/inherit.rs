@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn d19_tokens_of_the_gateway_and_secrets_of_others_are_withheld() {
+    fn d19_tokens_of_the_gateway_and_secrets_of_other_servers_are_withheld() {
         let others = ["UV_INDEX_PASSWORD", "HOME", "AWS_KEY", "UNRELATED"];
         for (mut inherit, passing) in [
             (of(&[]), &["HOME"][..]),

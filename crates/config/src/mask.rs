@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_known_by_their_names() {
+    fn secrets_are_masked_by_name_and_by_form() {
         for (given, expected) in [
             ("--token=abc", "--token=***"),
             ("--env=API_KEY=abc", "--env=API_KEY=***"),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_shown() {
+    fn text_without_secrets_is_unchanged() {
         for plain in [
             "mcp/auth:1.2",
             "/etc/keys:/keys:ro",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_shown_without_what_lets_one_in() {
+    fn credentials_in_urls_are_masked() {
         for (given, expected) in [
             ("postgres://me:pw@host/db", "postgres://***@host/db"),
             ("--dsn=postgres://me:pw@host/db", "--dsn=postgres://***@host/db"),

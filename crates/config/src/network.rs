@@ -202,7 +202,7 @@ mod tests {
     };
 
     #[test]
-    fn loopback_is_this_machine_only() {
+    fn only_addresses_of_this_machine_are_loopback() {
         for host in ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LocalHost", "::ffff:127.0.0.1"] {
             assert!(is_loopback(host), "{host}");
         }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts() {
+    fn a_host_is_an_address_without_brackets_or_a_host_name() {
         for text in ["127.0.0.1", "::1", "0.0.0.0", "localhost", "goblin.example", "my_box", "a.b."] {
             assert_eq!(check_host(text).as_deref(), Ok(text));
         }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn urls() {
+    fn a_url_is_a_complete_http_url_without_credentials_or_fragment() {
         for text in [
             "http://localhost",
             "https://search.example/mcp?x=1&y=a%20b",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn headers() {
+    fn headers_set_by_the_gateway_and_invalid_headers_are_rejected() {
         assert_eq!(check_header_name("X-Api-Key").as_deref(), Ok("x-api-key"));
         for name in [
             "Mcp-Session-Id",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens() {
+    fn a_token_has_at_least_16_visible_ascii_characters() {
         assert!(check_token("abc.DEF-123_~+/=").is_ok());
         for token in ["", "abc.DEF-123_~+/", "abc.DEF 123_~+/=", "abc.DEF-123_~+/=\n", "abc.DEF-123_~+/=é"] {
             assert!(check_token(token).is_err(), "{token:?}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_hosts_and_origins() {
+    fn invalid_allowed_hosts_and_origins_are_rejected() {
         for text in ["goblin.example", "goblin.example:3000", "[::1]", "[::1]:3000", "10.0.0.1:80"] {
             assert_eq!(check_allowed_host(text).as_deref(), Ok(text));
         }

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_of_npm() {
+    fn an_npm_package_without_an_exact_version_is_unpinned() {
         for line in [
             "npx -y @modelcontextprotocol/server-filesystem@2025.8.21 .",
             "npx some-server@1.2.3",
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_of_python() {
+    fn a_python_package_without_an_exact_version_is_unpinned() {
         for line in [
             "uvx mcp-server-git==2025.7.1",
             "uvx mcp-server-git@1.2",
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn images() {
+    fn an_image_without_a_fixed_tag_or_digest_is_unpinned() {
         for line in [
             "docker run -i --rm -e TOKEN mcp/github:1.2.3",
             "docker run -it --rm --env=A=b host:5000/mcp/github:stable stdio",
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_in_a_sentence() {
+    fn an_unpinned_package_is_reported_in_one_sentence() {
         let found = unpinned("npx", &["-y", "some-server"]).unwrap().to_string();
         assert_eq!(found, "npx fetches some-server without a fixed version, write some-server@VERSION");
         let found = unpinned("uv", &["tool", "run", "x"]).unwrap().to_string();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_come_only_without_problems() {
+    fn warnings_are_returned_if_no_problem_exists() {
         let report = ProblemCollector::default();
         report.warning(0, "a", Fault::new("careful"));
         let warnings = report.finish("", "f").unwrap();

@@ -96,7 +96,7 @@ mod tests {
     use super::{duration, size};
 
     #[test]
-    fn durations() {
+    fn a_duration_is_a_number_with_a_unit_within_bounds() {
         for (text, expected) in [
             ("60s", Ok(60_000)),
             ("1h", Ok(3_600_000)),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn a_size_is_a_number_with_an_optional_unit_within_bounds() {
         let wrong = "must be a size, write it like \"4MiB\", \"512KiB\" or as a number of bytes";
         let outside = "must be between 1KiB and 1GiB";
         for (text, expected) in [

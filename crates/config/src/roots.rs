@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_may_look_a_little_like_a_uri() {
+    fn a_text_is_a_uri_with_the_file_scheme_or_a_scheme_and_slashes() {
         for text in ["file:///x", "file:x", "FILE:///x", "https://x", "a+b://"] {
             assert!(is_uri(text), "{text}");
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_are_of_files_and_encoded() {
+    fn a_root_uri_is_a_file_uri_with_encoded_characters() {
         for text in ["file:///", "file:///x/../y", "file://host/x", "file:///a%20b%FF", "file:///a:b@c"] {
             assert_eq!(check_uri(text), Ok(()), "{text}");
         }

@@ -30,7 +30,7 @@ mod tests {
     use super::Secret;
 
     #[test]
-    fn debug_shows_nothing() {
+    fn debug_output_hides_a_secret() {
         let secret = Secret::new("hunter2");
         assert_eq!(format!("{secret:?} {:?}", Some(&secret)), "[secret] Some([secret])");
         assert_eq!(secret.expose(), "hunter2");

@@ -87,7 +87,7 @@ pub(crate) const FULL: &str = r#"{
 }"#;
 
 #[test]
-fn defaults_are_those_of_the_architecture() {
+fn a_minimal_file_gets_the_documented_defaults() {
     let config = accept(r#"{ "mcpServers": { "a": { "command": "x" } } }"#);
     let empty = Config::default();
     assert_eq!((&config.gateway, &config.policies, &config.log), (&empty.gateway, &empty.policies, &empty.log));
@@ -141,7 +141,7 @@ fn every_key_is_accepted() {
 }
 
 #[test]
-fn servers_are_read_whole() {
+fn every_member_of_a_server_is_read() {
     let config = accept(FULL);
     let local = &config.servers["local"];
     let Transport::Stdio { command, args, env, cwd, .. } = &local.transport else { panic!("not stdio") };
@@ -207,13 +207,13 @@ fn roots_are_paths_or_uris() {
 }
 
 #[test]
-fn no_time_for_an_answer_is_all_the_time() {
+fn an_ask_timeout_of_zero_means_no_limit() {
     let config = accept(r#"{ "mcpServers": {}, "policies": { "askTimeout": 0 } }"#);
     assert_eq!(config.policies.ask_timeout, None);
 }
 
 #[test]
-fn a_directory_is_served_by_its_root_or_its_type() {
+fn a_root_or_the_type_files_makes_a_files_server() {
     let files = |members: &str| match accept_server(members).transport {
         Transport::Files(files) => files,
         other => panic!("{members}: {other:?}"),
@@ -227,7 +227,7 @@ fn a_directory_is_served_by_its_root_or_its_type() {
 }
 
 #[test]
-fn other_clients_spellings_mean_the_same() {
+fn keys_of_other_clients_mean_the_same() {
     let typed = accept(r#"{ "mcpServers": { "a": { "type": "http", "url": "http://x/mcp" } } }"#);
     for text in [
         r#"{ "servers": { "a": { "type": "http", "url": "http://x/mcp", "gallery": "https://g" } } }"#,
@@ -262,7 +262,7 @@ fn other_clients_spellings_mean_the_same() {
 }
 
 #[test]
-fn which_transport_a_url_speaks_is_said_or_left_to_be_found() {
+fn the_http_transport_is_read_from_the_type_or_left_unspecified() {
     for (members, expected) in [
         (r#""type": "http", "url": "http://x""#, HttpKind::Streamable),
         (r#""type": "sse", "url": "http://x""#, HttpKind::Sse),
@@ -277,7 +277,7 @@ fn which_transport_a_url_speaks_is_said_or_left_to_be_found() {
 }
 
 #[test]
-fn namespacing_of_a_server_stands_over_the_global_one() {
+fn namespacing_of_a_server_overrides_the_global_one() {
     let of = |global: &str, own: &str| {
         let text = format!(
             r#"{{ "namespacing": {global}, "mcpServers": {{ "a": {{ "command": "x", "namespacing": {own} }} }} }}"#
@@ -294,7 +294,7 @@ fn namespacing_of_a_server_stands_over_the_global_one() {
 }
 
 #[test]
-fn ids_fold_as_d1_says() {
+fn server_ids_fold_as_d1_requires() {
     for (id, expected) in [
         ("filesystem", "filesystem"),
         ("My_Server", "my-server"),
@@ -311,7 +311,7 @@ fn ids_fold_as_d1_says() {
 }
 
 #[test]
-fn ids_are_checked_when_made() {
+fn an_invalid_server_id_is_rejected() {
     assert_eq!(ServerId::new(""), Err(ServerIdError::Empty));
     assert_eq!(ServerId::new("a\tb"), Err(ServerIdError::Control));
     assert_eq!(ServerId::new(&"é".repeat(65)), Err(ServerIdError::TooLong));

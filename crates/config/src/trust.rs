@@ -233,7 +233,7 @@ mod tests {
     const LINK: PathNode = PathNode { kind: NodeKind::Link, mode: 0o120_777, ..FILE };
 
     #[test]
-    fn hard9_the_user_and_root_are_trusted_and_nobody_else() {
+    fn hard9_only_the_user_and_root_are_trusted_owners() {
         for node in [FILE, DIRECTORY, LINK] {
             assert_eq!(judge(&node, &USER), None);
             assert_eq!(judge(&PathNode { owner: 0, ..node }, &USER), None);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn hard9_what_others_can_write_is_not_trusted() {
+    fn hard9_a_path_that_others_can_write_is_not_trusted() {
         let check = |node: PathNode, expected: Option<u32>| {
             assert_eq!(judge(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
         };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn hard9_a_group_is_private_if_nobody_else_is_in_it() {
+    fn hard9_a_group_is_private_if_it_has_no_other_member() {
         let passwd = "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/:/bin/sh\nyou:x:1001:100::/:/bin/sh\n";
         let check = |gid: u32, group: &str, expected: bool| {
             assert_eq!(is_private(gid, 1000, passwd, group), expected, "{gid} {group}");
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_can_be_copied_into_a_shell() {
+    fn a_shell_path_is_quoted_where_necessary() {
         assert_eq!(shell_path("/etc/goblin.json"), "/etc/goblin.json");
         assert_eq!(shell_path("my file's"), r"-- 'my file'\''s'");
         assert_eq!(shell_path("-x"), "-- '-x'");

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_json_means_the_same() {
+    fn escaped_json_has_the_same_value() {
         let text = "{\r\n\t\"a\u{202e}\": \"\u{9b}31m\u{e0041}é\u{200d}\"}";
         let escaped = escaped_json(text);
         assert_eq!(escaped, "{\n\t\"a\\u202e\": \"\\u009b31m\\udb40\\udc41é\u{200d}\"}");

@@ -49,7 +49,7 @@ mod tests {
     use super::{choose, nearest};
 
     #[test]
-    fn nothing_is_near_to_something_else_entirely() {
+    fn only_a_similar_word_is_suggested() {
         assert_eq!(nearest("x", ["url", "env"].into_iter()), None);
         assert_eq!(nearest("", ["url"].into_iter()), None);
         assert_eq!(nearest(&"u".repeat(1_000_000), ["url"].into_iter()), None);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
+    fn res11_a_page_sequence_completes_while_the_catalog_changes() {
         let mut config = Config::default();
         config.policies.page_size = 5;
         let catalogs = CatalogStore::new(&config);

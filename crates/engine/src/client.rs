@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn reg8_each_changed_list_is_told_once() {
+    fn reg8_each_changed_list_is_announced_once() {
         let client = client();
         assert!(client.take_due(ListVersions { catalog: 9, ..ListVersions::default() }).is_empty());
         let now = ListVersions { tools: 5, resources: 1, ..ListVersions::default() };
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn sess2_what_was_told_lately_is_told_again_on_the_next_stream() {
+    fn sess2_a_recent_announcement_is_repeated_on_the_next_stream() {
         let client = client();
         let long_ago = || {
             let announced = &mut client.state.lock().announced;
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_belongs_to_no_call_waits_for_a_stream_within_bounds() {
+    async fn messages_without_a_call_wait_for_a_stream_up_to_a_limit() {
         let client = client();
         let taken = (0..MAX_QUEUED + 9).filter(|_| client.post(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MAX_QUEUED);

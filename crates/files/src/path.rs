@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_take_relative_paths_absolute_ones_and_uris() {
+    fn a_tool_accepts_relative_paths_absolute_paths_and_uris_below_the_root() {
         for (text, expected) in [
             ("a.txt", Some("a.txt")),
             ("./a//b/", Some("a/b")),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_show_they_take_back() {
+    fn a_path_shown_by_a_tool_is_accepted_by_tools() {
         for (name, expected) in [
             (&b"a/b c"[..], "a/b c"),
             (b"", "."),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_everything_is_spelled_well() {
+    fn the_file_system_root_has_a_valid_template_and_uris() {
         let root = RootPath::new("/".into(), "/".into());
         assert_eq!(root.template(), "file:///{+path}");
         assert_eq!(root.uri(&root.path_of("/etc/hosts").expect("it is below")), "file:///etc/hosts");
@@ -334,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_leads_out(text in "(/|\\.|\\.\\.|a|%2e|%2F|file:|//|srv/my files|\\\\){0,12}") {
+        fn no_text_leads_outside_the_root(text in "(/|\\.|\\.\\.|a|%2e|%2F|file:|//|srv/my files|\\\\){0,12}") {
             if let Ok(relative) = root().path_of(&text) {
                 prop_assert!(relative.as_path().components().all(plain_name), "{:?}", relative);
             }

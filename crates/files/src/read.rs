@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_cut_at_a_line_or_else_at_a_character() {
+    fn a_long_excerpt_is_cut_at_a_line_or_else_at_a_character() {
         let guard = Arc::new(());
         let stop = StopFlag::new(&guard);
         let read = |text: &str| FileExcerpt::read(text.as_bytes(), 1, u64::MAX, &stop).expect("memory can be read");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_characters_are_left_out() {
+    fn incomplete_characters_are_left_out() {
         let text = "aé😀z".as_bytes();
         for (from, to, expected) in
             [(0, 8, 0..8), (2, 8, 1..6), (0, 2, 0..1), (0, 5, 0..3), (4, 7, 3..3), (1, 3, 0..2), (0, 0, 0..0)]

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_alone_decide_what_is_hidden() {
+    fn hidden_and_git_files_are_excluded_by_name() {
         let (strict, open) = (Rule::new("/r".into(), false, false), Rule::new("/r".into(), true, true));
         for (path, by_default, when_hidden) in [
             ("a/b", Ok(()), Ok(())),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_rules_come_first() {
+    fn rules_of_a_nearer_directory_take_precedence() {
         let rule = Rule::new("/repo/root".into(), false, false);
         let mut layers = RuleLayers::default();
         for (at, text) in [
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_are_those_of_gitignore() {
+    fn globs_match_as_in_gitignore() {
         for (glob, path, expected) in [
             ("*.rs", "src/a.rs", true),
             ("/*.rs", "src/a.rs", false),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_braces_is_a_name_like_any_other() {
+    fn a_line_of_braces_does_not_break_other_patterns() {
         let line = format!("{}a{}", "{".repeat(100_000), "}".repeat(100_000));
         let patterns = patterns(&format!("{line}\nb\n")).expect("no line breaks the others");
         assert!(patterns.matched("b", false).is_ignore());

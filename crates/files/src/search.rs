@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_their_numbers() {
+    fn matching_lines_are_returned_with_their_numbers() {
         for (query, ignore_case, text, expected) in [
             ("b", false, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab")]),
             ("B", true, "a\nb b\n\nab\r\nB", vec![(2, "b b"), (4, "ab"), (5, "B")]),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_around_what_was_found() {
+    fn a_long_line_is_cut_around_the_match() {
         let line = format!("{}needle{}", "é".repeat(1000), "ü".repeat(1000));
         let found = Needle::new("needle", false).lines(&line, 9);
         let text = &found[0].1;

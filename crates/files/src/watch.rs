@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_told_once_and_again_when_what_was_fetched_is_old() {
+    fn a_changed_list_is_announced_once_and_again_if_the_fetched_list_is_old() {
         let shared = WatchState::default();
         let is_woken = || shared.wakeup.notified().now_or_never().is_some();
         assert!(!shared.seen(1), "it was never asked for");

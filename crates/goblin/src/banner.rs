@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_has_its_line() {
+    fn the_banner_has_a_line_for_every_client() {
         let text = banner(false);
         for line in [
             "  goblin serves goblin.json",

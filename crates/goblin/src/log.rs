@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_audit_is_written_at_any_level_and_nothing_else_is() {
+    fn only_audit_records_are_written_regardless_of_the_log_level() {
         for level in [Level::ERROR, Level::WARN, Level::INFO, Level::TRACE] {
             let filter = filter(level, true);
             assert!(filter.would_enable(TARGET, &Level::INFO), "{level}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_level_gets_it() {
+    fn the_log_level_is_that_of_the_flag_then_the_file_then_the_default() {
         for (flag, configured, expected) in [
             (None, None, Level::WARN),
             (None, Some(LogLevel::Info), Level::INFO),

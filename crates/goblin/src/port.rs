@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_of_the_kernel_is_read() {
+    fn listening_sockets_are_read_from_the_kernel_table() {
         let table = "\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:0BB8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4242 1 0 100 0 0 10 0
@@ -121,7 +121,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_listener_is_found() {
+    fn the_process_that_holds_a_port_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(find_listener(Path::new("/proc"), port).map(|owner| owner.pid), Some(std::process::id()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_has_its_cure() {
+    fn each_listen_error_names_its_cause_or_cure() {
         let check = |kind: io::ErrorKind, fragments: &[&str]| {
             let gateway = Gateway { host: "192.0.2.1".to_owned(), port: 80, ..Gateway::default() };
             let text = explain(&gateway, &kind.into(), " --config x");

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_stands_at_the_end_of_the_path() {
+    fn a_profile_is_appended_to_the_path() {
         let review = ProfileName::new("review").expect("a valid name");
         for (url, expected) in [
             ("http://h/mcp", "http://h/mcp/p/review"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_is_used_only_where_it_does_the_same() {
+    fn a_running_gateway_is_used_only_with_equal_configuration_and_variables() {
         let own = record("same").identity;
         let check = |running: &[GatewayRecord], key: Option<&str>, expected: Result<(), &str>| {
             let chosen = choose(running, &own, |_| key.map(str::to_owned));

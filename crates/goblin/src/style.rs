@@ -112,7 +112,7 @@ mod tests {
     use super::wrap;
 
     #[test]
-    fn a_long_line_is_broken_and_nothing_is_left_out() {
+    fn a_long_line_is_wrapped_without_loss() {
         assert_eq!(wrap("a  ", "bcd", None), "a  bcd\n");
         assert_eq!(wrap("a  ", "bcd", Some(30)), "a  bcd\n");
         let text = "0123456789".repeat(4);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sub8_exactly_so_many_fit_and_a_refused_one_leaves_no_trace() {
+    fn sub8_subscriptions_are_limited_and_a_rejected_one_leaves_no_trace() {
         let (own, other, all) = (Arc::default(), Arc::default(), Arc::default());
         let acquire = |own| SubscriptionPermit::new((own, 2), (&all, 3));
         let permits: Vec<_> = (0..2).map(|_| acquire(&own).map_err(drop)).collect();

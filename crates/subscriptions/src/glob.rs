@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn subx1_wildcards_know_what_a_slash_is() {
+    fn subx1_wildcards_and_classes_match_with_respect_to_slashes() {
         for (pattern, matching, others) in [
             ("a:b", &["a:b"][..], &["a:", "a:bc", "A:b", ""][..]),
             ("x/*", &["x/", "x/a", "x/é"], &["x", "x/a/b", "x/a/"]),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_every_match_begins_with() {
+    fn a_glob_has_a_literal_prefix() {
         for (pattern, literal) in
             [("fs+file:///logs/**/*.log", "fs+file:///logs/"), ("a?b", "a"), ("a[b]", "a"), ("*", ""), ("a{b}", "a{b}")]
         {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_meant() {
+    fn an_invalid_glob_is_rejected_with_its_cause() {
         let check =
             |pattern: &str, expected: UriGlobError| assert_eq!(UriGlob::parse(pattern), Err(expected), "{pattern}");
         check("", UriGlobError::Empty);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn many_wildcards_do_not_take_for_ever() {
+    fn many_wildcards_match_in_bounded_time() {
         let uri = "a".repeat(MAX_URI);
         let stars = "*a".repeat(MAX_WILDCARDS - 1);
         check(&format!("{stars}*"), &uri, true);
@@ -391,14 +391,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn no_text_breaks_it(pattern in any::<String>(), uri in any::<String>()) {
+        fn every_match_of_any_glob_starts_with_its_literal_prefix(pattern in any::<String>(), uri in any::<String>()) {
             if let Ok(glob) = UriGlob::parse(&pattern) {
                 prop_assert!(!glob.matches(&uri) || uri.starts_with(glob.literal()));
             }
         }
 
         #[test]
-        fn agrees_with_the_obvious_definition(
+        fn a_glob_agrees_with_the_naive_definition(
             pattern in r"(a|b|/|\*|\*\*|\*\*/|\?|\[!a\]|é){1,7}", uri in "[ab/é]{0,8}"
         ) {
             let characters = |text: &str| text.chars().collect::<Vec<_>>();

@@ -424,7 +424,7 @@ impl TableModel {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
     #[test]
-    fn sub2_sub12_sub14_sub16_subx1_no_interleaving_leaves_the_upstream_wrong(
+    fn sub2_sub12_sub14_sub16_subx1_no_interleaving_leaves_a_wrong_upstream_state(
         steps in prop::collection::vec(step(), 0..80),
     ) {
         let mut model = TableModel::new();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_paths_are_read_and_others_refused_with_words() {
+    fn subx2_field_paths_are_read_and_invalid_ones_are_rejected_with_a_cause() {
         let paths = selection(r#"[ "size" , "annotations.lastModified", "\u0061"]"#);
         assert!(paths.fields().eq(["size", "annotations.lastModified", "a"]));
         let sixteen: Vec<_> = (0..16).map(|number| format!("\"f{number}\"")).collect();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_what_an_update_says_is_compared_with_what_was_seen() {
+    fn subx2_fields_of_an_update_are_compared_with_the_last_seen_values() {
         let update = |params| Update(params, "");
         check(
             r#"["version"]"#,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_what_is_only_listed_must_be_listed_anew() {
+    fn subx2_a_field_found_only_in_the_listing_needs_a_new_listing() {
         check(
             r#"["size"]"#,
             r#"{"uri":"a:b","size":1}"#,
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_a_listing_is_silent_on_what_only_updates_tell() {
+    fn subx2_a_listing_does_not_reset_fields_found_only_in_updates() {
         check(
             r#"["version"]"#,
             "{}",
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_of_several_fields_the_first_to_differ_decides() {
+    fn subx2_a_difference_in_any_field_delivers_the_update() {
         let listed = r#"{"size":1}"#;
         check(
             r#"["size","version"]"#,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn subx2_the_first_update_of_what_was_never_seen_is_delivered() {
+    fn subx2_the_first_update_of_unseen_fields_is_delivered() {
         let (one, two) = (selection(r#"["size"]"#), selection(r#"["size","version"]"#));
         let (params, definition) = (r#"{"size":1}"#, r#"{"size":1,"version":1}"#);
         let update = Some((params, json::whole(params)));

@@ -8,7 +8,7 @@ use crate::count::LimitReached;
 use crate::fixture::{SubscriptionEntry, TableFixture, glob, names, names_of, settled};
 
 #[test]
-fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
+fn sub18_a_uri_is_inside_its_prefixes_that_end_at_a_boundary() {
     let check = |native: &str, expected: &[&str]| assert_eq!(enclosing(native).collect::<Vec<_>>(), expected);
     check("a:b/c", &["a:b/", "a:b"]);
     check("a:b/", &["a:b"]);
@@ -17,7 +17,7 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
 }
 
 #[test]
-fn sub2_sub12_the_first_subscribes_and_the_last_unsubscribes() {
+fn sub2_sub12_the_first_client_subscribes_and_the_last_unsubscribes() {
     let mut fixture = TableFixture::new();
     let (one, two) = (fixture.subscribe(0, "a"), fixture.subscribe(1, "a"));
     assert_eq!(fixture.reply("+a", UpstreamReply::Done), 0);
@@ -30,7 +30,7 @@ fn sub2_sub12_the_first_subscribes_and_the_last_unsubscribes() {
 }
 
 #[test]
-fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
+fn sub10_a_rejected_subscribe_fails_all_waiting_clients_and_leaves_no_entry() {
     let mut fixture = TableFixture::new();
     let (one, two) = (fixture.subscribe(0, "a"), fixture.subscribe(1, "a"));
     fixture.reply("+a", UpstreamReply::Failed("no".into()));
@@ -39,7 +39,7 @@ fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
 }
 
 #[test]
-fn sub9_what_cannot_be_asked_for_is_tracked() {
+fn sub9_a_subscription_without_backend_support_is_tracked() {
     let mut fixture = TableFixture::new();
     let entry = fixture.subscribe(0, "a");
     fixture.reply("+a", UpstreamReply::Unknown);
@@ -52,7 +52,7 @@ fn sub9_what_cannot_be_asked_for_is_tracked() {
 }
 
 #[test]
-fn sub2_whoever_changes_their_mind_while_the_backend_is_asked_ends_up_right() {
+fn sub2_a_change_during_an_upstream_request_ends_in_the_wanted_state() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a");
     let (_, subscribe) = fixture.next_request().expect("a request");
@@ -69,7 +69,7 @@ fn sub2_whoever_changes_their_mind_while_the_backend_is_asked_ends_up_right() {
 }
 
 #[test]
-fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
+fn sub16_after_a_lost_link_all_uris_are_subscribed_again_and_notified_once() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a");
     fixture.reply("+a", UpstreamReply::Done);
@@ -89,7 +89,7 @@ fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
 }
 
 #[test]
-fn sub16_an_answer_over_a_connection_that_is_gone_means_nothing() {
+fn sub16_an_answer_of_an_earlier_link_is_ignored() {
     let mut fixture = TableFixture::new();
     let entry = fixture.subscribe(0, "a");
     let (_, old) = fixture.next_request().expect("a request");
@@ -101,7 +101,7 @@ fn sub16_an_answer_over_a_connection_that_is_gone_means_nothing() {
 }
 
 #[test]
-fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
+fn sub5_an_update_reaches_a_client_once_if_several_subscriptions_match() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a:b");
     fixture.subscribe(0, "a:b/c");
@@ -119,7 +119,7 @@ fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
 }
 
 #[test]
-fn sub7_the_end_of_a_client_ends_what_it_alone_wanted() {
+fn sub7_the_end_of_a_client_unsubscribes_the_uris_it_alone_had() {
     let mut fixture = TableFixture::new();
     for (client, uri) in [(0, "a"), (0, "b"), (1, "b")] {
         fixture.subscribe(client, uri);
@@ -134,7 +134,7 @@ fn sub7_the_end_of_a_client_ends_what_it_alone_wanted() {
 }
 
 #[test]
-fn sub11_twice_is_once_and_the_newer_wish_stands() {
+fn sub11_a_repeated_subscribe_keeps_one_subscription() {
     let mut fixture = TableFixture::new();
     let first = fixture.subscribe(0, "a").subscription.id;
     fixture.reply("+a", UpstreamReply::Done);
@@ -148,7 +148,7 @@ fn sub11_twice_is_once_and_the_newer_wish_stands() {
 }
 
 #[test]
-fn sub10_what_was_not_answered_in_time_is_taken_back() {
+fn sub10_a_subscribe_that_times_out_is_unsubscribed() {
     let mut fixture = TableFixture::new();
     let entry = fixture.subscribe(0, "a");
     fixture.reply("+a", UpstreamReply::Late(Duration::from_secs(1)));
@@ -158,7 +158,7 @@ fn sub10_what_was_not_answered_in_time_is_taken_back() {
 }
 
 #[test]
-fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() {
+fn sub10_a_late_success_is_unsubscribed_unless_a_client_subscribed_again() {
     let mut fixture = TableFixture::new();
     let late = |fixture: &mut TableFixture| {
         fixture.subscribe(0, "a");
@@ -194,7 +194,7 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
 }
 
 #[test]
-fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next_connection() {
+fn sub10_a_rejected_pending_subscription_is_listed_and_retried_on_the_next_link() {
     let mut fixture = TableFixture::new();
     fixture.link_down();
     assert_eq!(settled(fixture.subscribe(0, "a")), "Pending");
@@ -206,7 +206,7 @@ fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next
 }
 
 #[test]
-fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
+fn subx1_a_pattern_covers_uris_listed_now_and_later() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1", "b:1"]);
     let entry = fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -230,7 +230,7 @@ fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
 }
 
 #[test]
-fn subx1_what_a_pattern_covers_is_bounded() {
+fn subx1_the_upstream_subscriptions_of_patterns_are_limited() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
     assert!(fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).is_err_and(|full| full == LimitReached::Upstream));
@@ -250,7 +250,7 @@ fn subx1_what_a_pattern_covers_is_bounded() {
 }
 
 #[test]
-fn subx1_a_pattern_is_refused_where_all_of_it_is() {
+fn subx1_a_pattern_fails_only_if_all_its_uris_are_rejected() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1", "a:2"]);
     let entry = fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -270,7 +270,7 @@ fn subx1_a_pattern_is_refused_where_all_of_it_is() {
 }
 
 #[test]
-fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
+fn subx1_sub16_after_a_lost_link_a_pattern_is_notified_once_as_a_whole() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1", "a:2"]);
     fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -284,7 +284,7 @@ fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
 }
 
 #[test]
-fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
+fn subx1_sub10_a_pattern_pending_before_the_first_list_is_notified_as_a_whole() {
     let mut fixture = TableFixture::new();
     fixture.link_down();
     fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -300,7 +300,7 @@ fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
 }
 
 #[test]
-fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
+fn sub14_a_deleted_uri_is_notified_once_and_subscribed_again_when_it_returns() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1"]);
     fixture.subscribe(0, "a:1");
@@ -323,7 +323,7 @@ fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
 }
 
 #[test]
-fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back() {
+fn sub14_a_missing_uri_is_not_subscribed_on_a_new_link_until_it_returns() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1"]);
     fixture.subscribe(0, "a:1");
@@ -340,7 +340,7 @@ fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back
 }
 
 #[test]
-fn sub10_a_wish_that_was_given_up_is_taken_back_though_the_answer_came_first() {
+fn sub10_a_withdrawn_subscription_is_unsubscribed_after_a_success() {
     let mut fixture = TableFixture::new();
     let SubscriptionEntry { subscription, status, .. } = fixture.subscribe(0, "a");
     let (_, subscribe) = fixture.next_request().expect("a request");
@@ -352,7 +352,7 @@ fn sub10_a_wish_that_was_given_up_is_taken_back_though_the_answer_came_first() {
 }
 
 #[test]
-fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
+fn sub14_a_new_subscribe_restores_a_missing_uri_for_all_subscribers() {
     for can_subscribe in [true, false] {
         let mut fixture = TableFixture::new();
         fixture.link_up(can_subscribe);
@@ -374,7 +374,7 @@ fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
 }
 
 #[test]
-fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_missed() {
+fn sub14_sub16_a_pattern_that_waits_for_a_deleted_uri_is_notified() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1"]);
     fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -388,7 +388,7 @@ fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_mis
 }
 
 #[test]
-fn subx1_what_had_no_room_is_covered_when_there_is_some() {
+fn subx1_a_uri_without_room_is_covered_when_room_becomes_free() {
     let mut fixture = TableFixture::new();
     fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
     fixture.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
@@ -408,7 +408,7 @@ fn subx1_what_had_no_room_is_covered_when_there_is_some() {
 }
 
 #[test]
-fn subx1_a_refusal_counts_as_long_as_it_stands() {
+fn subx1_a_rejected_uri_makes_a_pattern_partial_until_it_vanishes() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1", "a:2"]);
     fixture.subscribe_to(0, "a:*", Some(glob("a:*"))).expect("room");
@@ -424,7 +424,7 @@ fn subx1_a_refusal_counts_as_long_as_it_stands() {
 }
 
 #[test]
-fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
+fn subx2_sub5_selected_fields_of_one_subscription_do_not_suppress_another() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1"]);
     let fields = r#"["size"]"#;
@@ -449,7 +449,7 @@ fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
 }
 
 #[test]
-fn sub18_what_is_too_long_is_not_taken_apart() {
+fn sub18_an_update_with_a_too_long_uri_matches_no_subscription() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a:/");
     fixture.subscribe_to(1, "a:/**", Some(glob("a:/**"))).expect("room");
@@ -459,7 +459,7 @@ fn sub18_what_is_too_long_is_not_taken_apart() {
 }
 
 #[test]
-fn sub10_who_waits_when_a_late_answer_comes_has_it() {
+fn sub10_a_late_success_settles_a_waiting_subscribe() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a");
     let (_, late) = fixture.next_request().expect("a request");
@@ -472,7 +472,7 @@ fn sub10_who_waits_when_a_late_answer_comes_has_it() {
 }
 
 #[test]
-fn sub10_what_is_agreed_to_while_it_is_taken_back_is_taken_back_once_more() {
+fn sub10_a_late_success_during_an_unsubscribe_is_unsubscribed_again() {
     let mut fixture = TableFixture::new();
     fixture.subscribe(0, "a");
     let (_, late) = fixture.next_request().expect("a request");

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn sub5_a_newer_update_takes_the_place_of_one_that_was_not_written() {
+    fn sub5_a_newer_update_replaces_an_unwritten_one() {
         let fixture = QueueFixture::new();
         assert!(fixture.put("a", "a1", DeliveryOptions::default()));
         assert!(fixture.put("b", "b1", DeliveryOptions::default()));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn subx3_an_interval_is_that_of_the_subscription_it_is_told_for() {
+    fn subx3_the_interval_of_an_update_is_that_of_its_subscription() {
         let fixture = QueueFixture::new();
         fixture.put("a", "by pattern", DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() });
         assert_eq!(fixture.take(), ["by pattern"]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sub11_subx3_what_waits_does_so_no_longer_than_is_wanted_now() {
+    fn sub11_subx3_a_shorter_interval_releases_a_waiting_update() {
         let fixture = QueueFixture::new();
         let delivery = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
         fixture.put("a", "a1", delivery);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn sub11_subx3_what_is_gathered_for_longer_holds_nothing_back_that_is_gathered_for_less() {
+    fn sub11_subx3_a_shorter_batch_time_releases_a_gathered_update() {
         let mut fixture = QueueFixture::new();
         let [long, short] =
             [1000, 10].map(|time| DeliveryOptions { batch: millis(time), ..DeliveryOptions::default() });
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn subx4_the_more_important_comes_first() {
+    fn subx4_updates_of_higher_priority_are_sent_first() {
         let fixture = QueueFixture::new();
         for (uri, text, priority) in [("a", "a", 0), ("b", "b", 5), ("c", "c", -1), ("d", "d", 5)] {
             fixture.put(uri, text, DeliveryOptions { priority, ..DeliveryOptions::default() });
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn sub18_too_many_inside_one_resource_are_folded_into_it() {
+    fn sub18_too_many_sub_resource_updates_fold_into_one_of_the_resource() {
         let fixture = QueueFixture::new();
         let put = |number: usize| fixture.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         for number in 0..MAX_PENDING_INSIDE {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn sub18_what_is_wanted_by_its_own_name_is_not_folded() {
+    fn sub18_a_sub_resource_with_its_own_subscription_is_not_folded() {
         let fixture = QueueFixture::new();
         for number in 0..MAX_PENDING_INSIDE {
             fixture.put_inside(&format!("s/{number}"), DeliveryOptions::default());
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn subx3_what_was_told_of_things_inside_is_remembered_within_bounds() {
+    fn subx3_remembered_update_times_of_sub_resources_are_bounded() {
         let fixture = QueueFixture::new();
         let delivery = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
         for number in 0..2 * MAX_UPDATE_TIMES_INSIDE {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_is_not_told() {
+    fn pending_updates_of_an_ended_subscription_are_dropped() {
         let fixture = QueueFixture::new();
         fixture.put("a", "a", DeliveryOptions::default());
         fixture.put("b", "b", DeliveryOptions::default());

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept_and_who_comes_late_is_told_what_is_gone() {
+    fn the_feed_keeps_the_newest_records_and_counts_missed_ones() {
         let observe = Observe::default();
         assert_eq!(observe.feed().read_from(1), FeedBatch::default());
         for _ in 0..MAX_RECORDS + 5 {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_minute_is_kept_while_somebody_reads() {
+    fn detailed_records_are_kept_only_while_a_reader_exists() {
         let observe = Observe::default();
         let (debug, trace) =
             (Event::ProgressDropped { server: "a" }, Event::BackendNotification { server: "a", method: "b" });
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_clean() {
+    fn a_record_contains_no_control_characters() {
         let observe = Observe::default();
         let retry_in = std::time::Duration::from_millis(1500);
         let reason = "ended\n\u{1b}[2J\u{202e}x";

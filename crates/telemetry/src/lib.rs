@@ -500,14 +500,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_is_defused() {
+    fn control_characters_are_removed_and_long_text_is_cut() {
         assert_eq!(clean("a\u{1b}[31mred\nnext\u{202e}x\u{e0041}"), "a[31mred nextx");
         assert_eq!(clean(&"é".repeat(2001)), "é".repeat(2000) + "…");
         assert_eq!(clean(&"é".repeat(2000)), "é".repeat(2000));
     }
 
     #[test]
-    fn happenings_are_counted_by_kind() {
+    fn events_are_counted_by_kind() {
         let observe = Observe::default();
         observe.emit(&Event::ConnectionsCut);
         observe.emit(&Event::AnswerWithoutCall { server: "a" });
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_called_as_their_variants() {
+    fn the_name_of_an_event_kind_matches_its_variant() {
         for kind in EventKind::ALL {
             assert_eq!(kind.as_str().replace('_', ""), format!("{kind:?}").to_lowercase());
         }

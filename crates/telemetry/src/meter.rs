@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_no_version_count_as_other() {
+    fn methods_without_a_label_count_as_other() {
         assert_eq!(MethodLabel::from(&Method::parse("tools/call")), MethodLabel::ToolsCall);
         for name in ["evil\"} 1", "tools/list", ""] {
             assert_eq!(MethodLabel::from(&Method::parse(name)), MethodLabel::Other);

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_told_and_nothing_else() {
+    fn metrics_contain_the_counted_values_and_no_others() {
         let meter = Arc::new(Meter::default());
         meter.count_outcome(MethodLabel::ToolsCall, RequestOutcome::Ok);
         meter.record_duration(MethodLabel::ToolsCall, Duration::from_millis(3));

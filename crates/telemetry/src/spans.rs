@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_what_otlp_reads() {
+    fn a_span_is_encoded_as_otlp_json() {
         let message: Value = serde_json::from_slice(&encode(&[span()])).expect("valid JSON");
         let expected = json!({
             "traceId": "00000000000000000000000000004bf9", "spanId": "000000000000f067", "parentSpanId": "0000000000000007",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_so_many_wait_and_the_rest_is_counted() {
+    fn queued_spans_are_limited_and_dropped_ones_are_counted() {
         let observe = Arc::new(Observe::default());
         let (spans, _receiver) = Spans::new(Arc::clone(&observe));
         for _ in 0..MAX_QUEUED_SPANS + 3 {

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn hard4_computations_are_bounded_and_keep_their_place_when_nobody_waits() {
+    async fn hard4_computations_are_bounded_and_keep_their_place_without_a_waiting_caller() {
         let (started, mut start_signals) = tokio::sync::mpsc::channel(16);
         let release = Arc::new(std::sync::Barrier::new(MAX_COMPUTATIONS + 1));
         let mut waiting = Vec::new();

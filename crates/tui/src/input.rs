@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_means_what_the_list_of_keys_says() {
+    fn a_key_triggers_its_listed_action() {
         let state = State::new(String::new());
         let check = |code, modifiers, expected: &str| {
             assert_eq!(means(&press(code, modifiers), &state, &FrameLayout::default()), expected, "{code:?}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_means_two_things() {
+    fn no_key_has_two_actions() {
         let keys: Vec<_> = KEYS.iter().flat_map(|binding| binding.keys).collect();
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[at + 1..].contains(key), "{:?}", key.1);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_written_while_something_is_searched() {
+    fn letters_are_written_to_the_query_during_a_search() {
         let mut state = State::new(String::new());
         state.update(UiEvent::Act(Action::Search));
         for (code, expected) in [

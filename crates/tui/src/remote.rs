@@ -248,14 +248,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_get_rarer_up_to_a_limit() {
+    fn the_pause_between_attempts_doubles_up_to_a_limit() {
         let mut backoff = backoff();
         let seconds: Vec<_> = (0..5).map(|_| backoff.pause().as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 8]);
     }
 
     #[test]
-    fn what_was_missed_is_an_event_and_nothing_is_none() {
+    fn missed_events_are_shown_as_an_event_and_invalid_ones_are_ignored() {
         let read = |name: Option<&str>, data: &'static str| {
             let event = SseEvent { name: name.map(str::to_owned), data: data.into(), ..SseEvent::default() };
             parse_event(&event).map(|event| (event.kind, event.message))
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_says_which_servers_it_touched() {
+    fn a_reload_message_names_the_affected_servers() {
         let done = Reloaded { started: vec!["a".into(), "b".into()], stopped: vec!["c".into()], ..Reloaded::default() };
         assert_eq!(reloaded(&done), "the configuration was reloaded: started a, b; stopped c");
         assert_eq!(reloaded(&Reloaded::default()), "the configuration was reloaded; no server is affected");

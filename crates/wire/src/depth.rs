@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn hard2_exactly_the_deepest_nesting_passes() {
+    fn hard2_nesting_up_to_the_limit_passes() {
         assert!(!is_too_deep(nested(MAX_DEPTH).as_bytes()));
         assert!(is_too_deep(nested(MAX_DEPTH + 1).as_bytes()));
         let objects = format!("{}1{}", r#"{"a":"#.repeat(MAX_DEPTH + 1), "}".repeat(MAX_DEPTH + 1));
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_side_by_side_or_in_strings_are_not_depth() {
+    fn brackets_side_by_side_or_in_strings_do_not_count_as_depth() {
         assert!(!is_too_deep(format!("[{}[]]", "[],".repeat(2000)).as_bytes()));
         assert!(!is_too_deep(format!(r#"["\"{}"]"#, "[{".repeat(2000)).as_bytes()));
         let inner = nested(MAX_DEPTH - 1);

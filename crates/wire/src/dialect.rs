@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn negotiation_never_promises_a_version_without_handshake() {
+    fn negotiation_returns_only_versions_with_a_handshake() {
         for (requested, expected) in [
             ("2024-11-05", "2024-11-05"),
             ("2025-03-26", "2025-03-26"),

@@ -233,7 +233,7 @@ mod tests {
 
     /// The published table. A change here is a change of the interface.
     #[test]
-    fn the_table() {
+    fn the_error_table_matches_the_published_one() {
         let table: Vec<_> = one_of_each()
             .iter()
             .map(|error| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_data_have_an_order() {
+    fn members_of_data_have_a_fixed_order() {
         let texts: Vec<_> = one_of_each().iter().map(Error::to_json).collect();
         for expected in [
             r#""data":{"code":"TOOL_NOT_FOUND","name":"t","candidates":["a","b"]}}"#,
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_codes_stay_out_of_the_reserved_block() {
+    fn codes_of_the_gateway_stay_outside_the_reserved_block() {
         for error in one_of_each() {
             let code = error.class().code;
             let standard = [-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022].contains(&code);

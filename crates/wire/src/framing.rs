@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_beyond_the_limit_is_dropped_and_the_next_one_lives() {
+    fn a_line_over_the_limit_is_dropped_and_the_next_one_is_read() {
         let long = [b'x'; 10_000];
         let seen = lines(&[b"a\n", &long, &long, b"yy\n\r\nb\r\n"], 9000);
         assert_eq!(
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_limit_fits() {
+    fn a_message_of_exactly_the_limit_fits() {
         assert_eq!(lines(&[b"12345\n"], 5), [Frame::Whole("12345".into())]);
         assert_eq!(lines(&[b"123456\n"], 5), [Frame::TooLong { head: "123456".into() }]);
         assert_eq!(events(&[b"data: 12345\n\n"], 5), [data("12345")]);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_over_long_comment_drops_no_event_however_it_arrives() {
+    fn an_overlong_line_without_data_drops_no_event_at_any_chunking() {
         let long = [b'x'; MAX_HEAD_BYTES + 100];
         for field in [": ", "id: ", "event: ", "other: "] {
             let whole = [field.as_bytes(), &long, b"\ndata: next\n\n"].concat();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn events_as_servers_write_them() {
+    fn events_with_all_line_ends_and_fields_are_decoded() {
         let seen = events(
             &[b"\xef\xbb\xbf: hello\r\n\r\nid: 0\ndata: \nretry: 3000\n\nevent: message\rdata:{\"a\":\rdata: 1}\r\ndata\n\n\n"],
             100,

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walks_objects_and_arrays() {
+    fn a_walk_visits_members_and_elements() {
         let text = r#" {"a" : [1, {"b":"]}"} , "x\"y"], "c\u0061":{} , "d":-1.0e3}"#;
         let span = whole(text);
         let seen: Vec<_> = members(text, span).map(|m| (m.key(text).into_owned(), m.value.get(text))).collect();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_be_looked_into_in_passing() {
+    fn a_walk_visits_the_members_of_a_nested_object() {
         let text = r#"{"a":{"b":1,"c":{"d":"}"}},"e": {} ,"f":[{}],"g":2}"#;
         let mut outside = members(text, whole(text));
         let (mut seen, mut inside) = (Vec::new(), Vec::new());
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_string_is_found_wherever_it_is() {
+    fn the_end_of_a_string_is_found_at_every_length() {
         for length in 0..200 {
             for (inner, is_end) in [(b"\"".as_slice(), true), (b"\\\"x\"", false)] {
                 // The filler has bytes close to the two delimiters, and bytes that are not ASCII.
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_set_wherever_they_are() {
+    fn members_are_set_whether_present_or_absent() {
         let check = |text: &str, expected: &str| {
             let mut edits = Splice::new();
             set_members(text, whole(text), &[("a", "1".to_owned()), ("b", "2".to_owned())], &mut edits);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_cut_and_what_is_left_is_an_object() {
+    fn cutting_members_leaves_a_valid_object() {
         let check = |text: &str, expected: &str| {
             let mut edits = Splice::new();
             let kept = cut_members(text, whole(text), |key| key.starts_with('x'), &mut edits);

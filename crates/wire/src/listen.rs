@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn srv2_a_filter_says_what_it_reads() {
+    fn srv2_a_filter_is_read_and_written_in_normal_form() {
         let check = |text: &str, expected: &str| {
             assert_eq!(ListenFilter::read(text, json::whole(text)).to_json(), expected, "{text}");
         };

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_counts_until_its_last_slice_is_gone() {
+    fn a_message_counts_until_its_last_slice_is_dropped() {
         let memory = Arc::new(Memory::default());
         let message = memory.hold_message(BufferKind::Answers, vec![b'x'; SMALL].into());
         let slice = message.slice(1..2);

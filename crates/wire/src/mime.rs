@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn met1_whatever_a_server_lists_is_one_of_a_closed_list() {
+    fn met1_any_mime_type_maps_to_a_closed_list_of_labels() {
         for (text, label) in [
             ("text/plain", "text/plain"),
             ("Text/Plain; charset=utf-8", "text/plain"),

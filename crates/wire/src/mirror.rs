@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_values_are_plain_where_they_can_be() {
+    fn srv2_header_values_are_encoded_only_where_necessary() {
         let check = |value: &str, expected: &str| assert_eq!(encode(value), expected, "{value:?}");
         check("", "");
         check("eu west\t1", "eu west\t1");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_marked_values_are_read_strictly() {
+    fn srv2_base64_header_values_are_decoded_strictly() {
         let check = |value: &str, expected: Result<&str, ()>| {
             let read = decode(value.as_bytes());
             assert_eq!(read.as_deref().map_err(|_| ()), expected, "{value:?}");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_annotations_are_found_or_refused() {
+    fn srv2_header_annotations_are_read_and_invalid_ones_are_rejected() {
         let check = |properties: &str, expected: &str| {
             let read = match Mirrors::read(&tool(properties)) {
                 Ok(Mirrors(found)) => {
@@ -363,14 +363,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn srv2_every_value_survives_a_header(value in any::<String>()) {
+        fn srv2_every_value_round_trips_through_a_header(value in any::<String>()) {
             let sent = encode(&value);
             prop_assert!(sent.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')));
             prop_assert_eq!(decode(sent.as_bytes()).expect("an encoded value"), value.as_str());
         }
 
         #[test]
-        fn srv2_what_we_send_is_what_we_would_take(text in any::<String>(), number in any::<i64>(), flag in any::<bool>()) {
+        fn srv2_headers_of_any_arguments_pass_the_check(text in any::<String>(), number in any::<i64>(), flag in any::<bool>()) {
             let arguments = format!(r#"{{"s":{},"i":{number},"o":{{"b":{flag}}}}}"#, quote(&text));
             let (mirrors, span) = (mirrors(), Some(json::whole(&arguments)));
             let headers: Vec<_> = mirrors.headers(&arguments, span).collect();
@@ -383,7 +383,7 @@ mod tests {
         }
 
         #[test]
-        fn srv2_no_definition_makes_the_search_fall(definition in any::<String>()) {
+        fn srv2_no_definition_makes_the_annotation_search_panic(definition in any::<String>()) {
             let _ = Mirrors::read(&format!(r#"{{"inputSchema":{}, "x-mcp-header":1}}"#, quote(&definition)));
         }
     }

@@ -81,7 +81,7 @@ mod tests {
     use crate::Message;
 
     #[test]
-    fn srv2_what_a_request_says_of_itself_is_found() {
+    fn srv2_the_meta_members_of_a_request_are_found() {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"progressToken":7}}}"#;
         let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
         let meta = request.params.known_meta;

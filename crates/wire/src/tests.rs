@@ -14,7 +14,7 @@ fn request(text: &str) -> Request {
 }
 
 #[test]
-fn only_what_must_change_changes() {
+fn rekeying_changes_only_the_edited_tokens() {
     let raw = r#" {"x-first":1.0,"params":{"a":1e3,"name":"n","arguments":{"b":"\u00e9\/"},"_meta":{"progressToken":"p"}},"id":"i","jsonrpc":"2.0","method":"tools/call","z":null} "#;
     let request = request(raw);
     let mut edits = Splice::new();
@@ -25,7 +25,7 @@ fn only_what_must_change_changes() {
 }
 
 #[test]
-fn ids_keep_their_type_and_spelling() {
+fn ids_keep_their_type_and_value() {
     for (token, same) in
         [("1", "1"), ("\"1\"", "\"1\""), ("-9223372036854775809", "-9223372036854775809"), ("\"\\u0061\"", "\"a\"")]
     {
@@ -35,7 +35,7 @@ fn ids_keep_their_type_and_spelling() {
 }
 
 #[test]
-fn bad_envelopes() {
+fn an_invalid_envelope_is_rejected_with_its_code_and_id() {
     for (text, code, readable_id) in [
         ("{", -32700, None),
         ("", -32700, None),
@@ -66,7 +66,7 @@ fn bad_envelopes() {
 }
 
 #[test]
-fn params_written_as_null_are_none() {
+fn null_params_count_as_absent() {
     assert!(request(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}"#).params.whole.is_none());
 }
 
@@ -80,7 +80,7 @@ fn duplicates_among_many_params_are_found() {
 }
 
 #[test]
-fn invalid_utf8_is_refused() {
+fn invalid_utf8_is_rejected() {
     let malformed =
         Message::parse(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"method\":\"\xff\"}")).expect_err("not UTF-8");
     assert_eq!(malformed.error.class().code, -32700);
@@ -103,7 +103,7 @@ fn hard2_a_message_beyond_the_depth_keeps_its_id_and_its_kind() {
 }
 
 #[test]
-fn hard2_a_batch_has_a_longest_length() {
+fn hard2_a_batch_has_a_maximum_length() {
     let split = |text: String| Message::split_batch(&text.into()).expect("a batch");
     let ones = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
     assert_eq!(split(ones(MAX_BATCH)).expect("the maximum fits").len(), MAX_BATCH);
@@ -163,13 +163,13 @@ fn batches_split_into_the_messages_they_hold() {
 
 proptest! {
     #[test]
-    fn no_input_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parsing_any_input_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Message::parse(bytes.clone().into());
         let _ = Message::split_batch(&bytes.into());
     }
 
     #[test]
-    fn an_answer_carries_its_payload_untouched(value in ".{0,40}", id in any::<i64>()) {
+    fn an_answer_carries_its_payload_unchanged(value in ".{0,40}", id in any::<i64>()) {
         let payload = json::quote(&value);
         let raw = format!(r#"{{"result":{{"v":{payload},"n":1.0}},"id":5,"jsonrpc":"2.0"}}"#);
         let Ok(Message::Response(response)) = parse(&raw) else { panic!("{raw}") };

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_read_as_the_recommendation_says() {
+    fn a_trace_context_is_read_as_the_w3c_recommends() {
         let check = |text: &str, expected: Option<&str>| {
             assert_eq!(TraceContext::parse(text).map(|context| context.to_string()).as_deref(), expected, "{text}");
         };
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_move_into_the_body_where_it_says_nothing() {
+    fn trace_headers_are_added_to_a_body_without_a_trace() {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, HeaderValue::from_static(EXAMPLE));
         headers.append(TRACESTATE, HeaderValue::from_static("a=\"1\""));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_of_the_step_that_was_written_last() {
+    fn a_written_trace_context_replaces_the_span_of_the_request() {
         let mut request =
             request(&format!(r#"{{"_meta":{{"tracestate":"a=1","traceparent":"{EXAMPLE}"}},"name":"t"}}"#));
         let (parent, state) = read(&request).expect("a trace context");

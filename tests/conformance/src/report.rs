@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_sorted_by_their_status() {
+    fn checks_are_grouped_by_their_status() {
         let text = r#"[
             {"id": "a", "name": "One", "status": "SUCCESS", "details": {}},
             {"id": "a", "name": "Two", "status": "FAILURE", "errorMessage": "no"},

@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn links_to_the_outside_and_code_are_left_alone() {
+    fn external_links_and_code_are_ignored() {
         check("[a](https://example.com) [b](mailto:a@example.com) [c](//example.com)", &[]);
         check("`[a](b.md)` and `x[0](y)`", &[]);
         check("```md\n[a](b.md)\n```\n[c](d.md)", &[(4, "d.md")]);
     }
 
     #[test]
-    fn anchors_are_spelled_as_github_spells_them() {
+    fn anchors_match_those_of_github() {
         let text =
             "# Goblin: a gateway\n## `serve` & stdio\n## Notes\n## Notes\n```\n# no\n```\n<a id=\"here\"></a>\n#no";
         assert_eq!(anchors(text), ["goblin-a-gateway", "serve--stdio", "notes", "notes-1", "here"]);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_are_named_nowhere() {
+    fn a_named_registry_host_is_reported() {
         for host in REGISTRY_HOSTS {
             check("docs/a.md", &format!("ok\nsee https://{host}/x\n"), &["2: names the registry host"]);
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_are_set_nowhere() {
+    fn a_configured_package_registry_is_reported() {
         check("a/package-lock.json", "  \"resolved\": \"http://mirror.example/a.tgz\",", &["1: sets a package"]);
         check("a/.npmrc", "registry=http://mirror.example", &["1: sets a package"]);
         check("a/.npmrc", "omit-lockfile-registry-resolved=true", &[]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_developers_are_named_nowhere() {
+    fn a_named_developer_path_is_reported() {
         for start in DEVELOPER_PATHS {
             check("a.rs", &format!("let path = \"{start}x\";"), &["1: names a path"]);
             check("a.sh", &format!("{start}x"), &["1: names a path"]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_short_and_named_after_their_module() {
+    fn a_long_source_or_a_mod_rs_is_reported() {
         let lines = |count| "let x = 1;\n".repeat(count);
         check("src/a.rs", &lines(MAX_SOURCE_LINES), &[]);
         check("src/a.rs", &lines(MAX_SOURCE_LINES + 1), &["601: has 601 lines"]);

@@ -121,7 +121,7 @@ fn exposed(catalog: &Catalog) -> Vec<&str> {
 }
 
 #[test]
-fn d4_a_contested_name_means_nothing() {
+fn d4_a_contested_name_finds_no_tool_and_lists_its_candidates() {
     let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let view = catalog.view(CLIENT);
     let Err(goblin_wire::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
@@ -153,7 +153,7 @@ fn res8_more_literal_text_wins_between_two_templates() {
 }
 
 #[test]
-fn d3_what_a_client_may_send() {
+fn d3_a_resource_is_found_by_exposed_uri_identifier_or_unique_native_uri() {
     let catalog = catalog(&[
         resources("fs", &["file:///a b", "file:///logs/app.log", "both:1"], &[]),
         resources("db", &["both:1"], &[]),
@@ -200,7 +200,7 @@ fn d2_the_identifier_can_be_the_exposed_uri_and_never_collides() {
 }
 
 #[test]
-fn res9_what_the_filter_denies_is_not_offered_by_a_template_either() {
+fn res9_a_template_does_not_offer_a_denied_uri() {
     let denied = r#","resources":{"deny":["note:///secret*"]}"#;
     let catalog = catalog(&[with(denied, resources("a", &["note:///secret1", "note:///open"], &["note:///{name}"]))]);
     assert_eq!(exposed(&catalog), ["a+note:///open"]);
@@ -227,7 +227,7 @@ fn hard1_a_denied_uri_is_found_in_no_spelling() {
 }
 
 #[test]
-fn d13_a_uri_that_was_handed_out_is_offered() {
+fn d13_a_remembered_uri_is_offered() {
     let catalog = catalog(&[resources("a", &[], &[])]);
     assert_eq!(owner(&catalog, "a+made:up"), "");
     catalog.source(0).backend.known_uris().remember("made:up", uri::normalise);
@@ -288,7 +288,7 @@ fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
 proptest! {
     /// Every tool and resource is found under its exposed name and no other. Nothing is lost.
     #[test]
-    fn reg5_everything_offered_is_found_under_its_own_name(offers in offers()) {
+    fn reg5_every_tool_and_resource_is_found_under_its_exposed_name(offers in offers()) {
         let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
             id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
         })).collect();
@@ -313,7 +313,7 @@ proptest! {
 
     /// Backends keep their names if their order in the configuration changes.
     #[test]
-    fn d4_names_do_not_depend_on_who_came_first(offers in offers()) {
+    fn d4_names_do_not_depend_on_the_order_of_the_backends(offers in offers()) {
         let names = |offers: &[(String, Vec<String>, Vec<String>)]| {
             let sources = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
                 id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],

@@ -11,7 +11,7 @@ fn parsed(entry: &MetaEntry) -> Value {
 }
 
 #[test]
-fn meta5_definitions_say_what_they_are_under_any_prefix() {
+fn meta5_definitions_name_their_tools_under_any_prefix() {
     for prefix in ["", "goblin_"] {
         let set = set(prefix);
         assert_eq!(set.entries.len(), MetaTool::ALL.len());
@@ -68,7 +68,7 @@ fn meta5_schemas_compile_and_are_closed() {
 }
 
 #[test]
-fn meta5_all_of_them_cost_little_context() {
+fn meta5_all_definitions_fit_the_context_budget() {
     /// The limits for the complete definitions, and for the parts that clients pass to their models.
     const MAX_BYTES: usize = 8 * 1024;
     const MAX_MODEL_BYTES: usize = 4 * 1024;

@@ -25,7 +25,7 @@ fn page(catalog: &Catalog, list: List) -> String {
 }
 
 #[test]
-fn reg5_what_a_profile_hides_is_not_there() {
+fn reg5_entries_hidden_by_a_profile_are_not_found() {
     let whole = catalog(&[
         tools("a", &["read", "write"]),
         tools("b", &["read"]),
@@ -65,7 +65,7 @@ fn reg5_what_a_profile_hides_is_not_there() {
 }
 
 #[test]
-fn d4_candidates_are_named_only_as_far_as_they_are_shown() {
+fn d4_only_visible_candidates_are_listed() {
     let whole = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let candidates = |catalog: &Catalog| match catalog.view(CLIENT).tool("a_b_c") {
         Err(Error::ToolNotFound { candidates, .. }) => candidates,
@@ -80,7 +80,7 @@ fn d4_candidates_are_named_only_as_far_as_they_are_shown() {
 }
 
 #[test]
-fn reg9_a_profile_renames_and_describes_and_conflicts_are_settled() {
+fn reg9_a_profile_renames_and_describes_tools_and_resolves_conflicts() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let rules = ProfileTools {
         rename: [("a_t".into(), "go".into()), ("a_u".into(), "a_v".into())].into(),
@@ -102,7 +102,7 @@ fn reg9_a_profile_renames_and_describes_and_conflicts_are_settled() {
 }
 
 #[test]
-fn res6_a_hidden_resource_is_not_taken_for_another_of_the_same_name() {
+fn res6_a_hidden_resource_is_not_confused_with_a_visible_one_of_equal_uri() {
     let none = r#","namespacing":"none""#;
     let whole =
         catalog(&[with(none, resources("a", &["file:///x"], &[])), with(none, resources("b", &["file:///x"], &[]))]);
@@ -114,7 +114,7 @@ fn res6_a_hidden_resource_is_not_taken_for_another_of_the_same_name() {
 }
 
 #[test]
-fn hard1_a_hidden_resource_is_found_in_no_spelling_whatever_its_exposed_uri() {
+fn hard1_a_hidden_resource_is_found_in_no_spelling_under_any_naming() {
     let alias = r#","resources":{"rename":{"file:///secret":"vault:one"}}"#;
     let identifier = r#","namespacing":{"resources":"identifier"}"#;
     for (settings, pattern) in [("", "a+file:///secret"), (alias, "vault:*"), (identifier, "a_file_secret")] {
@@ -135,7 +135,7 @@ fn hard1_a_hidden_resource_is_found_in_no_spelling_whatever_its_exposed_uri() {
 }
 
 #[test]
-fn reg6_only_what_is_pinned_is_listed_and_all_can_be_called() {
+fn reg6_search_exposure_lists_pinned_tools_and_keeps_all_callable() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let check = |mode, auto_above, expected: &[&str]| {
         let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true };

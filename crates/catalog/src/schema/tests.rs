@@ -26,7 +26,7 @@ fn doubling(count: usize) -> String {
 }
 
 #[test]
-fn route5_problems_name_their_place() {
+fn route5_a_validation_problem_names_its_path() {
     let schema = r#"{"type":"object","properties":{"a":{"type":"object","properties":{"n":{"type":"integer"}}}},"required":["a"]}"#;
     check(schema, r#"{"a":{"n":1}}"#, Ok(None));
     check(schema, r#"{"a":{"n":"x"}}"#, Ok(Some("/a/n: ")));
@@ -55,7 +55,7 @@ fn hard4_a_schema_is_counted_with_its_references_expanded() {
 }
 
 #[test]
-fn hard4_doubling_references_are_too_large() {
+fn hard4_a_schema_with_doubling_references_is_too_large() {
     assert!(compile(&doubling(9)).is_ok());
     for count in [12, 30, 120] {
         check(&doubling(count), "1", Err(ValidationSkip::TooLarge));
@@ -90,7 +90,7 @@ fn hard4_recursion_in_two_alternatives_stays_linear() {
 }
 
 #[test]
-fn hard4_a_problem_of_many_alternatives_is_told_without_its_place() {
+fn hard4_a_problem_of_many_alternatives_is_reported_without_its_path() {
     let alternatives = vec![r#"{"items":{"type":"integer"}}"#; 100].join(",");
     let schema = format!(r#"{{"properties":{{"a":{{"anyOf":[{alternatives}]}}}}}}"#);
     let arguments = |count: usize| format!(r#"{{"a":[{}]}}"#, vec![r#""x""#; count].join(","));
@@ -99,7 +99,7 @@ fn hard4_a_problem_of_many_alternatives_is_told_without_its_place() {
 }
 
 #[test]
-fn hard4_patterns_run_on_the_linear_engine_and_have_a_size() {
+fn hard4_patterns_run_on_the_linear_engine_and_are_limited_in_size() {
     let pattern = |pattern: &str| format!(r#"{{"properties":{{"a":{{"pattern":"{pattern}"}}}}}}"#);
     let long = format!(r#"{{"a":"{}!"}}"#, "a".repeat(20_000));
     check(&pattern("^(a+)+$"), &long, Ok(Some("/a: ")));

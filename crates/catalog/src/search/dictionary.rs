@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_found_whole_by_their_beginning_and_with_slips() {
+    fn words_are_found_exactly_by_prefix_and_with_typos() {
         let dictionary = dictionary();
         assert_eq!(dictionary.find("issue"), Some(0));
         assert_eq!(dictionary.find("é"), Some(5));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_counted() {
+    fn the_distance_counts_typos_up_to_a_limit() {
         let check = |one: &str, other: &str, max, expected| {
             assert_eq!(between(one, other, max), expected, "{one} {other}");
             assert_eq!(between(other, one, max), expected, "{other} {one}");
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", max in 0_usize..4) {
+        fn the_distance_agrees_with_a_plain_one_and_the_letter_filter_drops_no_match(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", max in 0_usize..4) {
             let plain = strsim::osa_distance(&one, &other);
             prop_assert_eq!(between(&one, &other, max), (plain <= max).then_some(plain));
             let typos = BitPattern::new(&one).and_then(|pattern| pattern.typos(&other));

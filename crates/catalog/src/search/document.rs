@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tool_is_known_by_its_arguments_and_their_values_too() {
+    fn a_tool_document_contains_its_arguments_and_their_values() {
         let definition = r#"{"name":"t","annotations":{"title":"Do \u00e9"},"description":"a\nb","inputSchema":{"type":"object",
             "properties":{"method":{"description":"how","enum":["get","put",3]},"filter":{"type":"object","properties":
             {"state":{"description":"of it","properties":{"deep":{}}}}},"rows":{"items":{"properties":{"cell":{}}}},"odd":true}}}"#;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_and_resources_have_their_own_members() {
+    fn prompt_and_resource_documents_contain_their_own_members() {
         let document = prompt(
             r#"{"name":"p","title":"T","arguments":[{"name":"a","description":"d"},{"name":"b"},7]}"#,
             "s_p",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_of_any_shape_is_a_document() {
+    fn a_definition_of_any_shape_gives_a_document() {
         for definition in ["{}", "[]", "null", r#"{"title":3,"description":[],"inputSchema":7,"arguments":{}}"#] {
             assert_eq!(tool(definition, "t", "t", "s").arguments, []);
             assert_eq!(prompt(definition, "t", "t", "s").description, "");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_arguments_are_taken_than_a_tool_may_reasonably_have() {
+    fn the_number_of_arguments_in_a_document_is_limited() {
         let properties: Vec<_> = (0..1000).map(|number| format!(r#""p{number}":{{}}"#)).collect();
         let definition = format!(r#"{{"inputSchema":{{"properties":{{{}}}}}}}"#, properties.join(","));
         assert_eq!(tool(&definition, "t", "t", "s").arguments.len(), MAX_ARGUMENTS);

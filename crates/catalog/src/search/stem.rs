@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_one_word_are_one() {
+    fn forms_of_one_word_have_one_stem() {
         for family in [
             &["issue", "issues"][..],
             &["query", "queries", "queried", "querying"],
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn different_words_stay_different() {
+    fn different_words_have_different_stems() {
         for (one, other) in [
             ("organ", "organization"),
             ("import", "important"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_has_the_plain_form_of_a_verb() {
+    fn an_imperative_has_the_plain_form_of_a_verb() {
         for word in ["create", "creating", "send", "process", "feed", "delte", "天气", ""] {
             assert!(may_be_imperative(word), "{word}");
         }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_english_word_stays_as_it_is() {
+    fn words_without_an_english_suffix_stay_unchanged() {
         for word in ["", "a", "is", "s3", "öffnungen", "天气", "thing", "king", "red", "bus", "this", "access"] {
             assert_eq!(stemmed(word), word);
         }

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_of_single_words_and_say_each_once() {
+    fn a_synonym_group_has_single_words_without_repetition() {
         for group in groups() {
             assert!(group.len() > 1, "{group:?}");
             for (index, word) in group.iter().enumerate() {

@@ -32,7 +32,7 @@ fn names(query: &str, limit: usize) -> Vec<String> {
 }
 
 #[test]
-fn the_right_thing_comes_first() {
+fn the_best_match_is_the_first_hit() {
     let check = |query: &str, expected: &str| {
         let found = names(query, 3);
         assert_eq!(found.first().map(String::as_str), Some(expected), "{query}: {found:?}");
@@ -71,14 +71,14 @@ fn the_right_thing_comes_first() {
 }
 
 #[test]
-fn two_words_that_mean_nothing_may_be_one_that_does() {
+fn two_adjacent_words_match_one_joined_word() {
     let documents = [document("a", "list_items", "a_list_items", ""), document("a", "list_todos", "a_list_todos", "")];
     let hits = Index::build(documents).search("what is on my to-do list", 9, |_| true).hits;
     assert_eq!(hits.iter().map(|hit| hit.document).collect::<Vec<_>>(), [1, 0]);
 }
 
 #[test]
-fn the_first_verb_that_may_be_an_order_tells_what_is_asked_for() {
+fn the_first_imperative_verb_decides_the_ranking() {
     let names = ["edit_issue", "show_issue", "merge", "count"];
     let index = Index::build(names.map(|name| document("a", name, name, "")));
     let first = |query: &str| index.search(query, 1, |document| document < 2).hits[0].document;
@@ -88,7 +88,7 @@ fn the_first_verb_that_may_be_an_order_tells_what_is_asked_for() {
 }
 
 #[test]
-fn names_that_are_asked_for_come_before_all_others() {
+fn an_exact_name_ranks_before_all_other_matches() {
     let long = "issue ".repeat(50);
     let documents = [
         document("a", "report", "a_report", &long),
@@ -107,7 +107,7 @@ fn names_that_are_asked_for_come_before_all_others() {
 }
 
 #[test]
-fn a_uri_that_is_asked_for_comes_first() {
+fn an_exact_uri_ranks_first() {
     let resource = |uri| Document { name: "log".into(), uri, server: "files", ..Document::default() };
     let documents = [resource("files+file:///logs/app.log.1"), resource("files+file:///logs/app.log")];
     let hits = Index::build(documents).search("files+file:///logs/app.log", 9, |_| true).hits;
@@ -115,7 +115,7 @@ fn a_uri_that_is_asked_for_comes_first() {
 }
 
 #[test]
-fn an_empty_query_is_one_for_everything_in_its_order() {
+fn an_empty_query_returns_all_documents_in_order() {
     let index = Index::build(catalog());
     for query in ["", "  ", "*", "?!"] {
         let found = index.search(query, 3, |document| document != 1);
@@ -125,7 +125,7 @@ fn an_empty_query_is_one_for_everything_in_its_order() {
 }
 
 #[test]
-fn only_what_is_admitted_is_found_and_counted() {
+fn only_admitted_documents_are_found_and_counted() {
     let index = Index::build(catalog());
     let all = index.search("issue", 9, |_| true);
     assert_eq!(all.total, all.hits.len());
@@ -138,7 +138,7 @@ fn only_what_is_admitted_is_found_and_counted() {
 }
 
 #[test]
-fn what_nobody_has_is_not_found() {
+fn an_unknown_word_finds_no_document() {
     let index = Index::build(catalog());
     for query in ["xylophone", "zq", "天气"] {
         assert_eq!(index.search(query, 9, |_| true), SearchResult::default(), "{query}");
@@ -148,7 +148,7 @@ fn what_nobody_has_is_not_found() {
 }
 
 #[test]
-fn equals_come_in_their_order() {
+fn equal_scores_keep_the_order_of_the_documents() {
     let documents: Vec<_> = (0..50).map(|_| document("s", "ping", "s_ping", "Answers.")).collect();
     let found = Index::build(documents).search("answer", 20, |_| true);
     assert_eq!(found.hits.iter().map(|hit| hit.document).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
@@ -156,7 +156,7 @@ fn equals_come_in_their_order() {
 }
 
 #[test]
-fn two_indexes_of_the_same_answer_the_same() {
+fn two_indexes_of_the_same_documents_return_the_same_hits() {
     let (one, other) = (Index::build(catalog()), Index::build(catalog()));
     for query in ["issue", "remove file", "creat", "timezon", "list all of it"] {
         assert_eq!(one.search(query, 9, |_| true), other.search(query, 9, |_| true), "{query}");
@@ -164,7 +164,7 @@ fn two_indexes_of_the_same_answer_the_same() {
 }
 
 #[test]
-fn only_the_beginning_of_long_texts_counts() {
+fn only_the_beginning_of_a_long_text_is_searched() {
     let description = format!("early {} late", "x ".repeat(MAX_DESCRIPTION));
     let arguments = vec![("a".into(), format!("soon {} never", "y ".repeat(MAX_ARGUMENT)).into())];
     let index = Index::build([Document { arguments, ..document("s", "t", "s_t", &description) }]);
@@ -178,7 +178,7 @@ fn only_the_beginning_of_long_texts_counts() {
 }
 
 #[test]
-fn names_that_do_not_exist_have_neighbours() {
+fn an_unknown_name_gets_its_nearest_names() {
     let names = ["github_search", "github_search_code", "gitlab_search", "files_read", "Weather-Now"];
     let check =
         |unknown: &str, expected: &[&str]| assert_eq!(nearest(unknown, names.into_iter(), 2), expected, "{unknown}");
@@ -196,7 +196,7 @@ fn names_that_do_not_exist_have_neighbours() {
 
 proptest! {
     #[test]
-    fn any_query_has_at_most_as_many_answers_as_asked_for_and_only_admitted_ones(
+    fn any_query_returns_at_most_the_limit_and_only_admitted_documents(
         query in "(\\PC{0,12}|[a-z]{1,9}|create|isue|file|repo|_| ){0,8}", limit in 0_usize..12, mask in any::<u8>(),
     ) {
         let found = Index::build(catalog()).search(&query, limit, |document| mask & 1 << document != 0);

@@ -144,12 +144,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stop_words_carry_no_meaning() {
+    fn stop_words_are_recognized() {
         assert!(is_stop_word("the") && is_stop_word("your") && !is_stop_word("issue"));
     }
 
     #[test]
-    fn names_of_every_style_are_the_same_words() {
+    fn names_of_every_style_split_into_words() {
         let check = |text: &str, expected: &[&str]| {
             let mut words = Vec::new();
             each_word(text, |word| words.push(word.to_owned()));

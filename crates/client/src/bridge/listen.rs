@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_asked_for_again_has_one_more_wish_and_all_the_others() {
+    fn a_repeated_listen_adds_resources_list_changed_and_keeps_its_filter() {
         for (before, after) in [
             (
                 r#"{"resourceSubscriptions":["a:b"]}"#,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_is_doubted_as_far_as_it_is_told_again() {
+    fn a_renewed_listen_notifies_the_earlier_lists_and_the_kept_uris() {
         let honoured = filter(r#"{"toolsListChanged":true,"resourceSubscriptions":["a:b","c:\"d"]}"#);
         let now = filter(
             r#"{"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["c:\"d","e:f"]}"#,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_may_pass_only_where_it_says_so() {
+    fn an_error_is_retryable_only_if_marked() {
         for (error, expected) in [
             (r#"{"code":1,"data":{"retryable":true}}"#, true),
             (r#"{"code":1,"data":{"retryable":"true"}}"#, false),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_apart() {
+    fn client_messages_are_classified() {
         for (line, expected) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, ClientMessageKind::Request(id("1"), Method::Ping)),
             (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, ClientMessageKind::Initialized),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_says_its_version_needs_no_session() {
+    fn a_message_with_a_protocol_version_needs_no_session() {
         for (meta, is_visit) in [
             (r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#, true),
             (r#"{"io.modelcontextprotocol/protocolVersion":null}"#, true),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_answered_id_is_struck() {
+    fn an_answer_removes_only_its_own_id() {
         let mut waiting = vec![id("1"), id("\"1\"")];
         for (message, left) in [
             (r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#, 2),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_answers_all_and_a_web_page_nobody() {
+    fn a_batch_answers_all_waiting_ids_and_other_text_answers_none() {
         for (message, is_message, left) in [
             (r#"[{"jsonrpc":"2.0","id":1,"result":{}}]"#, true, 0),
             ("<html>", false, 2),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_that_come_as_a_batch_go_one_by_one() {
+    fn a_batch_of_the_gateway_is_split_into_its_messages() {
         let mut waiting = vec![id("1"), id("2")];
         let batch = r#"[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
         let messages = GatewayMessage::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_leave_the_batch_they_came_in() {
+    fn answers_are_split_from_their_batch() {
         let check = |line: &'static str, expected: &[&str]| {
             let unpacked = ClientMessage::unpack(Bytes::from_static(line.as_bytes()));
             let bodies: Vec<_> = unpacked.iter().map(|outgoing| String::from_utf8_lossy(&outgoing.body)).collect();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_gets_the_id_that_the_client_waits_for() {
+    fn a_rejection_gets_the_id_of_the_only_waiting_request() {
         let check = |body: &'static str, waiting: &[Id], expected: Option<&str>| {
             let found = rejection(Bytes::from_static(body.as_bytes()), waiting);
             assert_eq!(found.as_deref().map(String::from_utf8_lossy).as_deref(), expected, "{body}");

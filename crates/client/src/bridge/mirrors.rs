@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_headers_repeat_what_a_request_is_about() {
+    fn srv2_headers_repeat_the_method_the_name_and_annotated_arguments() {
         let definition = r#"{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
         let tools = ToolMirrors::from([("t".to_owned(), Mirrors::read(definition).expect("it is valid"))]);
         let check = |method: &str, params: &str, expected: &[&str]| {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_the_list_is_asked_for_in_the_words_of_the_client() {
+    fn srv2_the_tool_list_request_carries_the_meta_of_the_client() {
         let listing = listing(&request("tools/call", r#""name":"t","#), Some(r#""c""#)).expect("a request");
         let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}}}"#;
         let params = listing.params.whole.map(|at| at.get(listing.raw.as_str()));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_pages_are_read_to_the_last() {
+    fn srv2_a_page_gives_its_annotated_tools_and_the_next_cursor() {
         let annotated = r#"{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
         let check = |result: &str, expected: Option<Option<&str>>, names: &[&str]| {
             let mut tools = ToolMirrors::new();

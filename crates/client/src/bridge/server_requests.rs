@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_belongs_to_the_session_that_asked_and_counts_once() {
+    fn an_answer_is_accepted_once_and_only_for_the_session_of_its_server_request() {
         let mut server_requests = PendingServerRequests::default();
         assert_eq!(server_requests.register(&server_request("1"), 1), unchanged("1"));
         assert_eq!(server_requests.register(&server_request("\"1\""), 1), unchanged("\"1\""));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_the_client_may_still_answer_is_given_to_no_other_ask() {
+    fn an_id_still_open_at_the_client_is_given_to_no_other_server_request() {
         let mut server_requests = PendingServerRequests::default();
         server_requests.register(&server_request("1"), 1);
         let renamed = RegisterOutcome::New(server_request("\"goblin-bridge-1\"").raw.bytes().clone());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_of_a_session_that_is_over_are_told_once() {
+    fn open_server_requests_of_an_ended_session_are_returned_once() {
         let mut server_requests = PendingServerRequests::default();
         for (number, session) in [("1", 1), ("2", 1), ("3", 2)] {
             server_requests.register(&server_request(number), session);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
+    fn server_requests_are_limited_and_cancelled_or_old_ones_make_room() {
         let mut server_requests = PendingServerRequests::default();
         for number in 0..MAX_SERVER_REQUESTS {
             assert_eq!(

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_goes_under_the_id_as_the_client_spelled_it() {
+    fn an_answer_carries_the_id_of_its_request() {
         let request = |id: &str| {
             let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"server/discover"}}"#);
             let Ok(Message::Request(request)) = Message::parse(line.into()) else { panic!("a request") };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_error_is_about_headers() {
+    fn only_error_32020_is_a_header_mismatch() {
         for (answer, expected) in [
             (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32020,"message":"m"}}"#, true),
             (r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32021,"message":"m"}}"#, false),

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_took_is_wanted_of_the_next() {
+    fn an_accepted_subscription_is_renewed_in_the_next_session() {
         let mut subscriptions = subscribed("a:b", r#""result":{}"#);
         assert!(stale(&subscriptions, 1).is_empty());
         assert_eq!(stale(&subscriptions, 2), ["a:b"]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_or_never_answered_is_not() {
+    fn a_rejected_or_unanswered_subscription_is_not_renewed() {
         assert!(stale(&subscribed("a:b", r#""error":{"code":1,"message":"no"}"#), 2).is_empty());
         let mut subscriptions = RememberedSubscriptions::default();
         let mut subscribe = request("subscribe", 1, "a:b");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_change_leaves_what_stood() {
+    fn a_rejected_change_keeps_the_earlier_subscription() {
         let mut subscriptions = subscribed("a:b", r#""result":{}"#);
         subscriptions.observe(&mut request("subscribe", 2, "a:b"));
         subscriptions.settle(&answer(2, r#""error":{"code":1,"message":"no"}"#), 1);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_by_any_of_its_names_and_the_gateway_is_told_the_uri() {
+    fn an_unsubscribe_by_any_name_ends_the_subscription_and_sends_its_uri() {
         let meta = r#"{"dev.goblin/uri":"s+a:b","dev.goblin/subscriptionId":"urn:uuid:1"}"#;
         for (named, expected, is_left) in
             [("a:b", "a:b", false), ("s+a:b", "a:b", false), ("urn:uuid:1", "a:b", false), ("x:y", "x:y", true)]

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_known_by_its_text_and_the_place_its_paths_start_from() {
+    fn a_file_identity_depends_on_the_text_and_the_base_directory() {
         let one = Identity::of_file(Path::new("/a/goblin.json"), "{}", Path::new("/a"));
         assert_eq!(one, Identity::of_file(Path::new("/a/goblin.json"), "{}", Path::new("/a")));
         for other in [
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_agree_by_value_and_a_missing_one_is_taken_from_the_gateway() {
+    fn variables_are_compared_by_value_and_an_absent_one_does_not_differ() {
         let there = [("A", Some("1")), ("B", Some("2")), ("UNSET", None)];
         let there = there.map(|(name, value)| (name.to_owned(), value.map(str::to_owned))).into();
         let fingerprints = Fingerprints::new([7; 16], &there);

@@ -55,7 +55,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
+fn a_record_is_private_and_exists_while_its_gateway_runs() {
     let scratch = Scratch::new("life");
     let places = scratch.places();
     assert_eq!(places.running(), []);
@@ -82,7 +82,7 @@ fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
 }
 
 #[test]
-fn what_a_killed_gateway_left_is_removed() {
+fn the_files_of_a_killed_gateway_are_removed() {
     let scratch = Scratch::new("stale");
     let places = scratch.places();
     let mut published = places.publish(record(1, "/a.json"), tokens()).unwrap();
@@ -94,7 +94,7 @@ fn what_a_killed_gateway_left_is_removed() {
 }
 
 #[test]
-fn what_others_could_have_written_is_passed_over() {
+fn files_that_other_users_can_write_are_ignored() {
     let scratch = Scratch::new("loose");
     let places = scratch.places();
     let published = places.publish(record(1, "/a.json"), tokens()).unwrap();
@@ -112,7 +112,7 @@ fn what_others_could_have_written_is_passed_over() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_passed_over_for_the_next() {
+fn an_unusable_directory_is_skipped_for_the_next() {
     let scratch = Scratch::new("next");
     std::fs::write(scratch.0.join("goblin"), "in the way").unwrap();
     let published = scratch.places().publish(record(1, "/a.json"), Tokens::default()).unwrap();
@@ -121,7 +121,7 @@ fn a_directory_that_cannot_be_used_is_passed_over_for_the_next() {
 }
 
 #[test]
-fn the_one_that_is_meant_is_chosen() {
+fn the_running_gateway_of_the_wanted_configuration_is_chosen() {
     let (a, b) = (record(1, "/a.json"), record(2, "/b.json"));
     let wanted = |record: &GatewayRecord| Some(record.identity.clone());
     let check = |running: &[&GatewayRecord], wanted: Option<Identity>, expected: Result<u16, &[&str]>| {
@@ -143,7 +143,7 @@ fn the_one_that_is_meant_is_chosen() {
 }
 
 #[test]
-fn a_record_that_cannot_be_finished_leaves_no_token_behind() {
+fn an_unfinished_record_leaves_no_token_file() {
     let scratch = Scratch::new("unfinished");
     let directory = scratch.0.join("goblin");
     std::fs::create_dir(&directory).unwrap();
@@ -157,7 +157,7 @@ fn a_record_that_cannot_be_finished_leaves_no_token_behind() {
 }
 
 #[test]
-fn a_token_file_of_the_operators_choice_is_ours_alone_and_goes_with_us() {
+fn a_chosen_token_file_is_private_and_removed_at_the_end() {
     let scratch = Scratch::new("chosen");
     let path = scratch.0.join("admin.token");
     std::fs::write(&path, "old").unwrap();

@@ -32,19 +32,19 @@ fn check_remove(before: &str, id: &str, after: &str) {
 const KEPT: &str = "// mine\n{\n\t\"gateway\" : { \"port\":3000 }, // port\n\t\"servers\": {\n\t\t/* first */\n\t\t\"a\": {\"command\":\"one\"  },\n\n\t\t\"b\": { \"command\": \"two\", }, // second\n\t},\n}\n// end\n";
 
 #[test]
-fn a_server_is_added_behind_the_others() {
+fn a_server_is_added_after_the_others() {
     let added = "\t\t\"c\": {\n\t\t\t\"command\": \"x\",\n\t\t\t\"args\": [\"-y\", \"a b\"],\n\t\t},\n";
     check_put(KEPT, "c", &KEPT.replace(", // second\n", &format!(", // second\n{added}")));
 }
 
 #[test]
-fn a_server_is_replaced_where_it_stands() {
+fn a_server_is_replaced_in_place() {
     let new = "{\n\t\t\t\"command\": \"x\",\n\t\t\t\"args\": [\"-y\", \"a b\"]\n\t\t}";
     check_put(KEPT, "a", &KEPT.replace("{\"command\":\"one\"  }", new));
 }
 
 #[test]
-fn a_file_without_servers_gets_them() {
+fn a_file_without_servers_gets_a_server_block() {
     let block = "\"a\": {\n      \"command\": \"x\",\n      \"args\": [\"-y\", \"a b\"]\n    }\n  }\n";
     check_put("{\n  \"mcpServers\": {}\n}\n", "a", &format!("{{\n  \"mcpServers\": {{\n    {block}}}\n"));
     check_put("", "a", &format!("{{\n  \"mcpServers\": {{\n    {block}}}\n"));
@@ -57,7 +57,7 @@ fn a_file_without_servers_gets_them() {
 }
 
 #[test]
-fn line_ends_are_those_of_the_file() {
+fn an_edit_keeps_the_line_ends_of_the_file() {
     check_put(
         "{\r\n  \"mcpServers\": {}\r\n}\r\n",
         "a",
@@ -66,7 +66,7 @@ fn line_ends_are_those_of_the_file() {
 }
 
 #[test]
-fn a_server_is_removed_and_the_rest_stays() {
+fn removing_a_server_keeps_the_rest_of_the_file() {
     check_remove(KEPT, "a", &KEPT.replace("\t\t\"a\": {\"command\":\"one\"  },\n", ""));
     let last = "{\n  \"mcpServers\": {\n    \"a\": { \"command\": \"x\" }, // one\n    \"b\": { \"command\": \"y\" }\n  }\n}\n";
     check_remove(last, "b", "{\n  \"mcpServers\": {\n    \"a\": { \"command\": \"x\" } // one\n  }\n}\n");
@@ -75,7 +75,7 @@ fn a_server_is_removed_and_the_rest_stays() {
 }
 
 #[test]
-fn what_was_added_can_be_removed_without_a_trace() {
+fn removing_an_added_server_restores_the_text() {
     for text in [KEPT, "{\n  \"mcpServers\": {\n    \"a\": { \"command\": \"x\" } // one\n  }\n}\n"] {
         let draft = draft(text);
         draft.put("new", &entry("x"));
@@ -86,13 +86,13 @@ fn what_was_added_can_be_removed_without_a_trace() {
 }
 
 #[test]
-fn the_servers_are_told_in_order() {
+fn the_servers_are_listed_in_order() {
     let names: Vec<String> = draft(KEPT).servers().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "b"]);
 }
 
 #[test]
-fn problems_that_were_there_are_told_with_their_place() {
+fn a_problem_of_the_old_text_is_reported_with_its_position() {
     let draft = draft("{\n  \"mcpServers\": { \"a\": { \"comand\": \"x\" } }\n}");
     draft.put("b", &entry("x"));
     let error = draft.check(&|_| None).unwrap_err();
@@ -104,7 +104,7 @@ fn problems_that_were_there_are_told_with_their_place() {
 }
 
 #[test]
-fn problems_of_the_change_are_told_without() {
+fn a_problem_of_the_change_is_reported_without_a_position() {
     let draft = draft("{ \"mcpServers\": { \"My_Server\": { \"command\": \"x\" } } }");
     draft.put("my server", &entry("x"));
     let error = draft.check(&|_| None).unwrap_err();
@@ -114,7 +114,7 @@ fn problems_of_the_change_are_told_without() {
 }
 
 #[test]
-fn variables_that_are_not_set_are_no_reason_to_refuse() {
+fn an_unset_variable_does_not_reject_the_change() {
     // Variables that were already missing are not reported again.
     let draft = draft("{ \"mcpServers\": { \"b\": { \"command\": \"${BEFORE}\" } } }");
     draft.put("a", &entry("${NOWHERE}"));
@@ -126,7 +126,7 @@ fn variables_that_are_not_set_are_no_reason_to_refuse() {
 }
 
 #[test]
-fn a_text_that_is_no_object_is_refused() {
+fn a_text_of_the_wrong_structure_is_rejected() {
     for text in ["[]", "{", "{ \"mcpServers\": {} } x", "1", "{ \"mcpServers\": [] }", "{ \"servers\": \"a\" }"] {
         let opened = Draft::of(Path::new("goblin.json"), Some(text.to_owned()), ConfigOrigin::new("goblin.json", "/"));
         let Err(EditError::Broken { problems, .. }) = opened else { panic!("{text} was taken") };
@@ -135,7 +135,7 @@ fn a_text_that_is_no_object_is_refused() {
 }
 
 #[test]
-fn what_somebody_else_wrote_meanwhile_is_kept() {
+fn a_write_over_a_concurrent_change_is_rejected() {
     let directory = std::env::temp_dir().join(format!("goblin-edit-{}", std::process::id()));
     let path = directory.join("goblin.json");
     let open = || {

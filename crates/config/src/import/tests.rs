@@ -21,7 +21,7 @@ fn check(client: ClientApp, text: &str, expected: &str, notes: usize) {
 }
 
 #[test]
-fn references_are_those_of_the_client() {
+fn references_of_each_client_are_translated() {
     for (client, text, expected, notes) in [
         (ClientApp::ClaudeCode, "${A} ${B:-c} $D", "${A} ${B:-c} $D", 0),
         (ClientApp::ClaudeCode, "${not a name}", "$${not a name}", 1),
@@ -52,7 +52,7 @@ fn command(args: &[&str]) -> JsonTree {
 }
 
 #[test]
-fn programs_see_no_secret() {
+fn a_masked_entry_shows_no_secret() {
     let remote =
         entry(&[("url", JsonTree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", JsonTree::text("abc"))]))]);
     assert_eq!(masked(&remote).to_string(), r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
@@ -61,7 +61,7 @@ fn programs_see_no_secret() {
 }
 
 #[test]
-fn we_know_ourselves() {
+fn an_entry_that_leads_to_this_gateway_is_recognized() {
     for (entry, expected) in [
         (entry(&[("command", JsonTree::text("/usr/bin/goblin")), ("args", JsonTree::texts(["stdio"]))]), true),
         (entry(&[("command", JsonTree::text("goblins"))]), false),
@@ -76,7 +76,7 @@ fn we_know_ourselves() {
 }
 
 #[test]
-fn relative_arguments_matter_without_a_directory() {
+fn a_relative_argument_is_reported_only_without_a_directory() {
     assert_eq!(relative_argument(&command(&["-x", "./a"])), Some("./a"));
     assert_eq!(relative_argument(&command(&["-x", "a", ".hidden"])), None);
     let placed =
@@ -85,7 +85,7 @@ fn relative_arguments_matter_without_a_directory() {
 }
 
 #[test]
-fn files_are_looked_for_in_the_project_and_at_home() {
+fn client_files_are_searched_in_the_project_and_the_home_directory() {
     let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/me".into() };
     let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
     let paths = |client| {
@@ -103,7 +103,7 @@ fn files_are_looked_for_in_the_project_and_at_home() {
 }
 
 #[test]
-fn doubts_and_secrets_in_notes() {
+fn import_notes_report_doubts_and_show_no_secret() {
     let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     for (client, members, expected) in [
         (ClientApp::Cursor, r#""url": "https://h/x/sse?k=v""#, None),

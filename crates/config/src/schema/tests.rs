@@ -34,7 +34,7 @@ fn the_reader_reads_the_keys_of_the_schema_and_no_others() {
 }
 
 #[test]
-fn every_object_of_the_schema_has_its_keys_here() {
+fn every_object_of_the_schema_is_one_of_object_keys() {
     fn objects<'a>(schema: &'a Value, found: &mut Vec<&'a Value>) {
         if schema["additionalProperties"] == false {
             found.push(&schema["properties"]);
@@ -83,7 +83,7 @@ fn check(object: ObjectKeys, key: &str, place: &str, expected: Value) {
 }
 
 #[test]
-fn the_words_of_the_schema_are_those_of_the_reader() {
+fn the_enum_values_of_the_schema_match_the_reader() {
     fn names<T>(table: &[(&str, T)]) -> Value {
         table.iter().map(|(word, _)| Value::from(*word)).collect()
     }
@@ -103,7 +103,7 @@ fn the_words_of_the_schema_are_those_of_the_reader() {
 }
 
 #[test]
-fn the_limits_of_the_schema_are_those_of_the_reader() {
+fn the_limits_of_the_schema_match_the_reader() {
     let counts = [
         (ObjectKeys::Gateway, "maxSessions"),
         (ObjectKeys::Policies, "maxInFlight"),
@@ -132,7 +132,7 @@ fn the_limits_of_the_schema_are_those_of_the_reader() {
 }
 
 #[test]
-fn unknown_keys_get_the_nearest_known_one() {
+fn an_unknown_key_is_reported_with_the_nearest_known_key() {
     for (key, expected) in [
         ("timeout", Ok(())),
         ("trust", Ok(())),

@@ -19,7 +19,7 @@ fn parse_with_mode(text: &str, mode: u32) -> Result<LoadedConfig, String> {
 }
 
 #[test]
-fn a_written_secret_that_all_can_read_is_warned_of() {
+fn a_literal_secret_in_a_world_readable_file_gives_a_warning() {
     let loaded = parse_with_mode(SECRETS, 0o100_644).unwrap();
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let cure =
@@ -35,7 +35,7 @@ fn a_written_secret_that_all_can_read_is_warned_of() {
 }
 
 #[test]
-fn hard9_load_asks_the_file_itself_and_every_directory() {
+fn hard9_load_checks_the_file_and_every_directory() {
     let directory = std::env::temp_dir().join(format!("goblin-permissions-{}", std::process::id()));
     let (inner, path) = (directory.join("inner"), directory.join("inner/goblin.json"));
     std::fs::create_dir_all(&inner).unwrap();
@@ -64,7 +64,7 @@ fn hard9_load_asks_the_file_itself_and_every_directory() {
 }
 
 #[test]
-fn hard9_links_are_followed_and_judged_where_they_lead() {
+fn hard9_links_are_followed_and_every_directory_on_the_way_is_checked() {
     let directory = std::env::temp_dir().join(format!("goblin-links-{}", std::process::id()));
     let (open, closed) = (directory.join("open"), directory.join("closed"));
     for place in [&open, &closed] {

@@ -25,7 +25,7 @@ fn check_server(members: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn all_come_at_once_and_in_order() {
+fn all_problems_are_reported_at_once_and_in_order() {
     check(
         "// ours\r\n{\r\n  \"gatway\": {},\r\n  /* é */ \"policies\": { \"pageSize\": 0 },\r\n  \"mcpServers\": {\r\n\
          \x20   \"a\": { \"command\": \"x\", \"timeuot\": 1, \"env\": { \"K\": \"${NO}\" } },\r\n\
@@ -44,12 +44,12 @@ fn all_come_at_once_and_in_order() {
 }
 
 #[test]
-fn a_byte_order_mark_is_not_counted() {
+fn a_byte_order_mark_does_not_count_in_positions() {
     check("\u{feff}[]", &["goblin.json:1:1: must be an object, not an array"]);
 }
 
 #[test]
-fn of_the_file_as_a_whole() {
+fn problems_of_the_whole_file_are_reported() {
     check("{}", &["goblin.json:1:1: there is no \"mcpServers\", add \"mcpServers\": {}"]);
     check(
         r#"{ "servers": {}, "mcpServers": {} }"#,
@@ -62,7 +62,7 @@ fn of_the_file_as_a_whole() {
 }
 
 #[test]
-fn of_the_admin_api() {
+fn problems_of_the_admin_section_are_reported() {
     let address = "must be an address with a port, write it like \"127.0.0.1:3001\"";
     for (members, expected) in [
         (r#""enabled": "yes""#, "12: admin.enabled: must be true or false, not a string".to_owned()),
@@ -77,7 +77,7 @@ fn of_the_admin_api() {
 }
 
 #[test]
-fn of_the_gateway() {
+fn problems_of_the_gateway_section_are_reported() {
     let port = "9: gateway.port: must be a whole number from 0 to 65535";
     for (members, expected) in [
         (r#""port": 65536"#, port),
@@ -134,7 +134,7 @@ fn of_the_gateway() {
 }
 
 #[test]
-fn of_the_other_sections() {
+fn problems_of_the_other_sections_are_reported() {
     for (section, members, expected) in [
         (
             "policies",
@@ -171,7 +171,7 @@ fn of_the_other_sections() {
 }
 
 #[test]
-fn of_ids() {
+fn problems_of_server_ids_are_reported() {
     let long = "x".repeat(65);
     check(
         &format!(
@@ -190,7 +190,7 @@ fn of_ids() {
 }
 
 #[test]
-fn of_the_transport() {
+fn problems_of_the_transport_are_reported() {
     let foreign = |kind: &str| format!("does not belong to a server of type {kind}, remove it");
     let (not_stdio, not_http, not_files) = (foreign("stdio"), foreign("http"), foreign("files"));
     for (members, expected) in [
@@ -242,7 +242,7 @@ fn of_the_transport() {
 }
 
 #[test]
-fn of_commands_and_urls() {
+fn problems_of_commands_and_urls_are_reported() {
     for (members, expected) in [
         (r#""command": """#, &[("3:12", "a.command: must not be empty")][..]),
         (r#""command": ["x"]"#, &[("3:12", "a.command: must be a string, not an array")]),
@@ -280,7 +280,7 @@ fn of_commands_and_urls() {
 }
 
 #[test]
-fn of_a_server() {
+fn problems_of_a_server_entry_are_reported() {
     let duration = "must be a duration, write it like \"60s\", \"5m\", \"1h\" or \"200ms\"";
     for (members, column, expected) in [
         (r#""enabled": "yes""#, 12, "enabled: must be true or false, not a string"),
@@ -334,7 +334,7 @@ fn of_a_server() {
 }
 
 #[test]
-fn of_sharing() {
+fn problems_of_session_sharing_are_reported() {
     let no_effect = "a.maxClients: has no effect while all clients share the connection, \
                      remove it or add \"session\": \"per-client\"";
     let per_client =
@@ -378,7 +378,7 @@ fn of_sharing() {
 }
 
 #[test]
-fn of_roots() {
+fn problems_of_roots_are_reported() {
     let not_a_root = "a root is a path or a file URI, write it like \"/srv/my files\" or \"file:///srv/my%20files\"";
     for (root, column, expected) in [
         (r#""https://x/y""#, 27, &format!("a.roots[0]: {not_a_root}")[..]),
@@ -400,7 +400,7 @@ fn of_roots() {
 }
 
 #[test]
-fn rename_targets_obey_the_servers_own_length() {
+fn rename_targets_obey_the_maximum_length_of_the_server() {
     let target = "n".repeat(60);
     let members = |length: usize| {
         format!(
@@ -414,7 +414,7 @@ fn rename_targets_obey_the_servers_own_length() {
 }
 
 #[test]
-fn hard6_the_admin_token_is_long_and_another_one_than_that_of_clients() {
+fn hard6_the_admin_token_is_long_and_differs_from_the_client_token() {
     let short = "10: admin.token: must be at least 16 visible ASCII characters, without spaces, generate one with: openssl rand -hex 16";
     check_section("admin", r#""token": "0123456789abcde""#, short);
     check_section("admin", r#""token": """#, short);
@@ -425,7 +425,7 @@ fn hard6_the_admin_token_is_long_and_another_one_than_that_of_clients() {
 }
 
 #[test]
-fn d19_of_inherit() {
+fn d19_problems_of_inherit_are_reported() {
     let name = "must be the name of a variable, or a prefix and \"*\"";
     check_server(
         r#""command": "x", "inherit": ["A", "a b", "*", "GOBLIN_X", "A*", 1]"#,

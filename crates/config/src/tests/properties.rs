@@ -111,7 +111,7 @@ fn configs() -> impl Strategy<Value = Config> {
 
 proptest! {
     #[test]
-    fn a_plan_leads_where_it_should(old in configs(), new in configs()) {
+    fn a_plan_turns_the_old_configuration_into_the_new_one(old in configs(), new in configs()) {
         let plan = diff(&old, &new);
         let running = |config: &Config| -> BTreeMap<ServerId, Arc<Server>> {
             let servers = config.servers.iter().filter(|(_, server)| server.enabled);
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_starts_and_stops_what_runs(old in configs(), new in configs()) {
+    fn a_plan_starts_stopped_servers_and_stops_running_ones(old in configs(), new in configs()) {
         let plan = diff(&old, &new);
         let runs = |config: &Config, id: &ServerId| config.servers.get(id).is_some_and(|server| server.enabled);
         for (id, _) in &plan.start {
@@ -146,13 +146,13 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange(text in any::<String>()) {
+    fn parsing_any_text_does_not_panic(text in any::<String>()) {
         let _ = parse(&text, &origin(), &environment);
     }
 
     /// Replaces a piece of a valid file. The result passes the parser often enough to reach the readers.
     #[test]
-    fn no_damage_is_too_strange(
+    fn problems_of_a_damaged_file_have_a_line_and_show_no_secret(
         start in 0..FULL.len(),
         length in 0usize..12,
         piece in prop_oneof!["[\\[\\]{}:,\"0-9a-z$\u{e9} \r\n-]{0,6}", Just("null".to_owned()), Just("[{}]".to_owned())],
@@ -172,7 +172,7 @@ proptest! {
 }
 
 #[test]
-fn start_up_is_the_plan_from_nothing() {
+fn a_plan_from_the_empty_configuration_starts_all_enabled_servers() {
     let config = accept(FULL);
     let plan = diff(&Config::default(), &config);
     assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
@@ -183,7 +183,7 @@ fn start_up_is_the_plan_from_nothing() {
 
 /// Random configurations rarely differ in one member only.
 #[test]
-fn what_the_connection_was_made_with_makes_it_anew() {
+fn a_change_of_connection_settings_replaces_the_connection() {
     let file = |members: &str| accept(&format!(r#"{{ "mcpServers": {{ "a": {{ "command": "x"{members} }} }} }}"#));
     for (old, new, expected) in [
         ("", r#", "args": ["y"]"#, Depth::Connection),

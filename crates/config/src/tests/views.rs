@@ -28,7 +28,7 @@ fn check_rejected(members: &str, expected: &[&str]) {
 }
 
 #[test]
-fn they_are_read_whole() {
+fn exposure_meta_tools_and_profiles_are_read_completely() {
     let config = accept(FULL);
     assert_eq!(config.meta_tools, MetaTools { enabled: true, prefix: "goblin_".to_owned() });
     let texts = |exposure: &Exposure| exposure.pinned.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -57,7 +57,7 @@ fn they_are_read_whole() {
 }
 
 #[test]
-fn what_is_left_out_is_the_default() {
+fn absent_members_get_their_defaults() {
     let config = accept(&file("\"exposure\": {}, \"metaTools\": {}, \"profiles\": {}"));
     let empty = Config::default();
     assert_eq!(
@@ -71,7 +71,7 @@ fn what_is_left_out_is_the_default() {
 }
 
 #[test]
-fn short_forms_mean_the_long_ones() {
+fn short_forms_equal_the_long_forms() {
     for (short, long) in [
         (r#""exposure": "all""#, r#""exposure": { "mode": "all" }"#),
         (r#""exposure": "search""#, r#""exposure": { "mode": "search" }"#),
@@ -91,7 +91,7 @@ fn short_forms_mean_the_long_ones() {
 }
 
 #[test]
-fn a_profile_stands_over_the_gateway() {
+fn the_exposure_of_a_profile_overrides_that_of_the_gateway() {
     let of = |own: &str| {
         let gateway = r#""exposure": { "mode": "auto", "pinned": ["a"], "autoAbove": 5, "reveal": true }"#;
         let config = accept(&file(&format!("{gateway}, \"profiles\": {{ \"p\": {{ \"exposure\": {own} }} }}")));
@@ -105,7 +105,7 @@ fn a_profile_stands_over_the_gateway() {
 }
 
 #[test]
-fn modes_and_counts_are_checked() {
+fn invalid_exposure_and_meta_tools_are_rejected() {
     for (members, expected) in [
         (r#""exposure": "serch""#, "13: exposure: unknown value \"serch\", did you mean \"search\"?"),
         (r#""exposure": "none""#, "13: exposure: unknown value \"none\", use \"all\" or \"search\" or \"auto\""),
@@ -128,7 +128,7 @@ fn modes_and_counts_are_checked() {
 }
 
 #[test]
-fn nothing_is_hidden_where_it_could_not_be_found() {
+fn search_exposure_requires_the_meta_tools() {
     let unreachable = "clients find unlisted tools with the meta tools, and metaTools is not enabled, \
                 use \"all\" or enable metaTools";
     for (members, expected) in [
@@ -157,7 +157,7 @@ fn nothing_is_hidden_where_it_could_not_be_found() {
 }
 
 #[test]
-fn profiles_are_named_for_a_path() {
+fn profile_names_and_their_number_are_checked() {
     let name = "the name of a profile is 1 to 64 letters, digits, \"_\" or \"-\"";
     check_rejected(
         r#""profiles": { "": {}, "a/b": {}, "é": { "tool": [] } }"#,
@@ -178,7 +178,7 @@ fn profiles_are_named_for_a_path() {
 }
 
 #[test]
-fn servers_of_a_profile_are_those_of_the_file() {
+fn a_profile_names_only_servers_of_the_file() {
     check_rejected(
         r#""profiles": { "p": { "servers": ["git", "gti", "search", "*"] } }"#,
         &[
@@ -199,7 +199,7 @@ fn servers_of_a_profile_are_those_of_the_file() {
 }
 
 #[test]
-fn a_pattern_without_servers_is_told() {
+fn a_profile_pattern_without_servers_gives_a_warning() {
     let text = file(r#""profiles": { "p": { "servers": ["git*", "hub*"] } }"#);
     let loaded = parse(&text, &origin(), &environment).unwrap();
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
@@ -239,7 +239,7 @@ fn names_and_descriptions_of_a_profile_are_checked() {
 }
 
 #[test]
-fn names_of_a_profile_obey_the_length_of_all() {
+fn names_of_a_profile_obey_the_global_maximum_length() {
     let target = "n".repeat(60);
     let members = |length: usize| {
         format!(

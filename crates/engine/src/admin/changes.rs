@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_says_nothing() {
+    async fn the_body_of_a_command_must_be_empty() {
         for (text, is_fine) in [
             ("", true),
             ("{}", true),

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_missed_is_told_before_the_rest() {
+    fn the_number_of_missed_events_precedes_the_events() {
         let observe = Observe::default();
         for _ in 0..MAX_RECORDS + 3 {
             observe.emit(&Event::ConnectionsCut);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_goes_on_after_the_last_event_it_has_seen() {
+    fn a_reader_resumes_after_its_last_event_id() {
         for (given, expected) in
             [(None, Some(0)), (Some("0"), Some(1)), (Some("41"), Some(42)), (Some("-1"), None), (Some("x"), None)]
         {

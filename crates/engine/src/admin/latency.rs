@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn all_methods_count_together() {
+    fn the_latency_combines_all_methods() {
         let meter = Meter::default();
         let nothing = Latency::default();
         assert_eq!(latency(&meter), nothing);

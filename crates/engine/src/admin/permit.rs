@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_needs_the_token_and_an_allowed_page() {
+    fn the_admin_api_requires_the_token_and_an_allowed_origin() {
         let gateway = Gateway { allowed_origins: vec!["https://app.example".to_owned()], ..Gateway::default() };
         let permit = AdminAccess::new(&gateway, &AdminSettings::default()).written_to("/run/x".into());
         let token = format!("Bearer {}", permit.token().expose());
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn hard6_the_token_is_that_of_admin_or_a_new_one_and_never_that_of_clients() {
+    fn hard6_the_admin_token_is_configured_or_random_and_never_the_client_token() {
         let gateway = Gateway { token: Some(Secret::new("client")), ..Gateway::default() };
         let admin = AdminSettings { token: Some(Secret::new("s3cret")), ..AdminSettings::default() };
         let configured = AdminAccess::new(&gateway, &admin).written_to("/run/x".into());

@@ -23,14 +23,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_number_is_the_resident_one() {
+    fn the_second_number_of_statm_is_the_resident_size() {
         assert_eq!(resident_pages("100 42 7 1 0 20 0\n"), Some(42));
         assert_eq!(resident_pages(""), None);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn linux_tells_both() {
+    fn linux_reports_memory_and_descriptors() {
         let ProcessReading { resident_bytes, open_descriptors } = measure();
         assert!(resident_bytes.is_some_and(|bytes| bytes > 100_000), "{resident_bytes:?}");
         assert!(open_descriptors.is_some_and(|count| count >= 3), "{open_descriptors:?}");

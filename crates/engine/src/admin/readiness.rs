@@ -81,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_counted_by_standing() {
+    fn servers_are_counted_by_availability() {
         let states = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
         assert_eq!(count(states.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
     }
 
     #[test]
-    fn stopping_is_for_good() {
+    fn a_stopping_gateway_never_becomes_ready_again() {
         let readiness = watch::Sender::new(Readiness::Starting);
         assert!(become_ready(&readiness));
         assert!(!become_ready(&readiness), "the gateway becomes ready once");

@@ -31,7 +31,7 @@ fn admin(readiness: &watch::Sender<Readiness>, commands: mpsc::Sender<AdminComma
 }
 
 #[tokio::test]
-async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_began() {
+async fn sess2_the_gateway_is_ready_only_between_start_and_stop() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let mut routes = routes(&Arc::new(admin(&readiness, mpsc::channel(1).0)));
     for (state, status) in [(Readiness::Starting, 503), (Readiness::Ready, 200), (Readiness::Stopping, 503)] {
@@ -45,7 +45,7 @@ async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_b
 }
 
 #[test]
-fn sub15_the_query_has_one_uri_or_none() {
+fn sub15_a_subscription_query_has_at_most_one_uri() {
     for (query, expected) in [
         ("", Ok(None)),
         ("uri=a+note:///b", Ok(Some("a+note:///b"))),
@@ -83,7 +83,7 @@ fn message(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn commands_are_passed_on_and_answered_as_they_end() {
+async fn admin_commands_are_forwarded_and_their_outcome_is_returned() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let (commands, mut waiting) = mpsc::channel(1);
     let admin = Arc::new(admin(&readiness, commands));
@@ -131,7 +131,7 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
 }
 
 #[tokio::test]
-async fn a_command_that_nobody_can_take_is_refused_at_once() {
+async fn a_command_without_a_free_receiver_is_rejected_immediately() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let (commands, waiting) = mpsc::channel(1);
     let (done, _outcome) = tokio::sync::oneshot::channel();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hard5_the_oldest_idle_connection_makes_room_and_one_at_work_does_not() {
+    async fn hard5_the_oldest_idle_connection_makes_room_and_a_busy_one_does_not() {
         let connections = Connections::new(2, Arc::default());
         let (first, second) = (connections.admit().await, connections.admit().await);
         let (first, second) = (first.expect("there is room"), second.expect("there is room"));

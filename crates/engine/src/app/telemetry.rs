@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traces_have_a_path_of_their_own() {
+    fn the_traces_path_is_added_to_the_otlp_url() {
         let check = |base: &str, expected: &str| {
             assert_eq!(traces_of(base).expect("a URL").to_string(), expected);
         };

@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_so_many_messages_fit() {
+    fn the_number_of_queued_messages_of_a_call_is_limited() {
         let call = Call::example();
         let taken = (0..MAX_MESSAGES + 10).filter(|_| call.offer(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MAX_MESSAGES);
@@ -386,14 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_too() {
+    fn the_queued_bytes_of_a_call_are_bounded() {
         let call = Call::example();
         assert!(call.offer(vec![b'x'; MAX_BYTES].into()));
         assert!(!call.offer(Bytes::from_static(b"x")));
     }
 
     #[test]
-    fn nothing_is_taken_after_the_answer() {
+    fn a_finished_call_takes_no_message() {
         let call = Call::example();
         call.finish();
         assert!(!call.offer(Bytes::from_static(b"x")));
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn route3_a_call_is_late_without_a_sign_of_life_or_in_all() {
+    fn route3_a_call_times_out_without_activity_or_at_its_total_limit() {
         let timed_out = |seconds| Some(AbortReason::TimedOut(Duration::from_secs(seconds)));
         assert_eq!(end_after(&call(Some(60), None), 59), None);
         assert_eq!(end_after(&call(Some(60), None), 60), timed_out(60));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn route3_the_clock_stands_still_while_an_ask_is_open() {
+    async fn route3_the_clock_stops_while_a_server_request_is_open() {
         let held = call(Some(60), Some(600));
         held.pause_idle_timeout();
         held.pause_idle_timeout();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_never_goes_back() {
+    fn progress_never_decreases() {
         let call = call(None, None);
         let accepted: Vec<_> =
             [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_has_more_room_than_what_may_be_dropped() {
+    fn a_server_request_has_room_beyond_the_message_limit() {
         let call = Call::example();
         while call.offer(Bytes::from_static(b"x")) {}
         assert!(call.queue_request(Bytes::from_static(b"y")));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_reason_stands() {
+    async fn a_call_keeps_its_first_abort_reason() {
         let call = call(Some(1), None);
         call.cancel("first");
         call.cancel("second");
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_is_told_once() {
+    async fn a_slow_call_is_reported_once_to_each_reader() {
         let call = call(None, None);
         assert_eq!(end_after(&call, 1), None);
         assert_eq!(end_after(&call, 2), None);

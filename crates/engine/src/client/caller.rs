@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn abilities_are_what_was_declared() {
+    fn abilities_are_read_from_the_declared_capabilities() {
         let check = |text: &str, expected: &str| {
             let read = Abilities::read(text, Some(json::whole(text)));
             let names = [
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_introduction_is_what_the_handshake_says_within_bounds() {
+    fn the_client_name_and_version_are_read_from_the_handshake_and_bounded() {
         let check = |params: &str, name: &str, version: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#);
             let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("{params}") };
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_give_a_session_away() {
+    fn debug_output_hides_the_session_id() {
         let id = SessionId::new(RunId::random());
         assert!(!format!("{id:?}").contains(&id.to_string()[..23]));
     }

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn hard5_the_least_recently_used_goes_first() {
+    fn hard5_the_least_recently_used_entry_is_evicted_first() {
         let mut victims = EvictionQueue::default();
         let table = || vec![candidate(1, false, 30), candidate(2, false, 10), candidate(3, false, 20)];
         assert!(victims.refill(32, Instant::now(), table));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn hard5_new_entries_go_first_while_they_are_many() {
+    fn hard5_new_entries_are_evicted_first_while_they_are_many() {
         let table = |new: u32| (0..8).map(move |key| candidate(key, key >= 8 - new, u64::from(key))).collect();
         for (new, victim) in [(1, 0), (2, 0), (3, 5), (8, 0)] {
             let mut victims = EvictionQueue::default();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn hard5_a_scan_that_finds_little_is_not_repeated_at_once() {
+    fn hard5_a_scan_without_result_is_not_repeated_immediately() {
         let (mut victims, now, mut scans) = (EvictionQueue::<u32>::default(), Instant::now(), 0);
         for (total, after, expected) in [(10_000, 0, 1), (10_000, 99, 1), (10_000, 100, 2), (SMALL_TABLE, 200, 3)] {
             let found = victims.refill(total, now + Duration::from_millis(after), || {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_wish_counts() {
+    fn the_lowest_requested_log_level_counts() {
         let levels = Levels::default();
         let lowest = levels.watch();
         levels.replace(None, Some(Level::Warning));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ask_an_answer_finds_its_question_once() {
+    async fn an_answer_matches_its_server_request_once() {
         let client = Arc::new(Client::stateless(Default::default()));
         let (mut first, mut second) = (client.open_request().expect("room"), client.open_request().expect("room"));
         assert!(client.answer(answer(second.id)));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
+    fn open_server_requests_are_limited_and_a_dropped_one_makes_room() {
         let client = Arc::new(Client::stateless(Default::default()));
         let mut open: Vec<_> = (0..MAX_SERVER_REQUESTS).map(|_| client.open_request().expect("room")).collect();
         assert!(matches!(client.open_request(), Err(ServerRequestError::Full)));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ask_progress_comes_before_the_answer() {
+    async fn server_request_progress_is_delivered_before_the_answer() {
         let client = Arc::new(Client::stateless(Default::default()));
         let mut request = client.open_request().expect("room");
         let progress =

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_named_by_what_it_asks_for() {
+    fn the_short_name_of_a_call_is_its_tool_name() {
         assert_eq!(short_name(&Call::example()), "t");
     }
 }

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_what_became_of_its_call() {
+    fn the_outcome_of_a_call_is_read_from_its_answer() {
         let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
             let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
             let found = CallOutcome::of(reply.as_ref());
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_wants_to_know_unless_somebody_does() {
+    fn a_call_recorder_exists_only_with_an_enabled_output() {
         assert!(CallRecorder::new(false, None).is_none());
         assert!(CallRecorder::new(true, None).is_some());
     }

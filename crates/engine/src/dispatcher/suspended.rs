@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
+    async fn a_suspended_call_is_cancelled_at_its_timeout_and_not_before() {
         let dispatcher = Dispatcher::example(1);
         let (call, _requests, is_suspended) = suspend_call(&dispatcher, call_with_requests(1));
         assert!(is_suspended);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
+    async fn suspended_calls_are_limited_and_the_next_server_request_is_rejected() {
         let dispatcher = Dispatcher::example(1);
         let mut suspended: Vec<_> =
             (0..MAX_SUSPENDED).map(|_| suspend_call(&dispatcher, call_with_requests(1))).collect();
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ask_what_was_taken_back_is_not_asked() {
+    async fn a_withdrawn_server_request_is_not_sent() {
         let dispatcher = Dispatcher::example(1);
         let (pending, mut requests) = call_with_requests(2);
         requests.clear();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_a_question_keeps_what_it_asks_and_no_more() {
+    fn an_input_request_drops_the_metadata_of_its_server_request() {
         let check = |message: &'static str, expected: Option<&str>| {
             let request = InputRequest::from_server_request(Bytes::from_static(message.as_bytes()));
             let member = request.ok().map(|request| request.member);

@@ -256,7 +256,7 @@ mod tests {
         r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
 
     #[test]
-    fn sess2_no_session_begins_after_the_end() {
+    fn sess2_no_session_begins_after_the_client_ends() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::new(&dispatcher, &Arc::default(), None).expect("there is room");
         assert!(DuplexClient::new(&dispatcher, &Arc::default(), None).is_err(), "a client counts before its handshake");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_fails_keeps_its_place_for_the_next() {
+    fn a_failed_handshake_keeps_its_session_place() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::new(&dispatcher, &Arc::default(), None).expect("there is room");
         let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;

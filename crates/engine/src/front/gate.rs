@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_origins() {
+    fn only_allowed_hosts_and_origins_are_accepted() {
         let gateway = Gateway {
             allowed_hosts: vec!["gw.example".to_owned(), "other.example:8443".to_owned()],
             allowed_origins: vec!["https://app.example".to_owned()],
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn hard11_another_site_needs_an_allowed_origin() {
+    fn hard11_a_cross_site_request_needs_an_allowed_origin() {
         let gateway = Gateway { allowed_origins: vec!["https://app.example".to_owned()], ..Gateway::default() };
         let host = ("host", "localhost:3000");
         for (headers, status) in [
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn hard11_a_header_that_decides_something_may_occur_once() {
+    fn hard11_a_repeated_security_header_is_rejected() {
         for (name, status) in
             [("mcp-session-id", 400), ("last-event-id", 400), ("authorization", 400), ("origin", 400), ("accept", 200)]
         {

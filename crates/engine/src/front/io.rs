@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_does_not_read_is_given_up() {
+    async fn a_write_to_a_peer_that_does_not_read_times_out() {
         let (near, _far) = tokio::io::duplex(16);
         let mut near = WriteTimeoutStream::new(near, ConnectionActivity::new(std::time::Instant::now()));
         let begin = tokio::time::Instant::now();
@@ -136,7 +136,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn sess2_a_peer_that_vanished_is_given_up_whether_there_is_something_to_tell_it_or_not() {
+    async fn sess2_a_connection_to_a_vanished_peer_times_out_with_or_without_pending_data() {
         for message in [&b": keep-alive"[..], b""] {
             let (mut near, _far) = half_open().await;
             set_peer_timeout(&near, 2 * SECOND).expect("the options exist");

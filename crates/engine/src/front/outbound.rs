@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_so_many_answers_fit_and_fewer_that_may_be_dropped() {
+    fn droppable_messages_have_a_smaller_limit_than_answers() {
         let outbound = OutboundQueue::default();
         let taken = (0..2000).filter(|_| outbound.offer(message(1))).count();
         assert_eq!(taken, MAX_DROPPABLE.messages);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_too_but_one_message_always_fits() {
+    fn queued_bytes_are_bounded_but_one_message_always_fits() {
         let outbound = OutboundQueue::default();
         assert!(outbound.push(message(MAX_QUEUED.bytes + 1)).is_ok());
         assert_eq!(outbound.push(message(1)), Err(EnqueueError::Full));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_closed_forgets_and_takes_nothing() {
+    fn a_closed_queue_drops_its_messages_and_takes_none() {
         let outbound = OutboundQueue::default();
         assert!(outbound.push(message(1)).is_ok());
         outbound.close();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finishes_with_its_last_writer_and_message() {
+    fn a_queue_finishes_after_its_last_writer_and_message() {
         let outbound = Arc::new(OutboundQueue::default());
         let writer = outbound.writer();
         outbound.finish();

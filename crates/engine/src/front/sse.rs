@@ -249,7 +249,7 @@ mod tests {
     use crate::front::stream::KEEP_ALIVE_EVERY;
 
     #[tokio::test(start_paused = true)]
-    async fn http1_a_quiet_stream_shows_that_it_is_alive() {
+    async fn http1_a_quiet_stream_sends_keep_alives() {
         let (dispatcher, observe) = (Arc::new(Dispatcher::example(9)), Arc::default());
         let duplex = DuplexClient::new(&dispatcher, &observe, None).expect("there is room");
         let client = Arc::new(SseClient::new(dispatcher.sessions.new_id(), duplex, observe));

@@ -310,7 +310,7 @@ mod tests {
 
     /// The answer waits for room on the output when a second reason to end the stream occurs.
     #[tokio::test]
-    async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
+    async fn a_listen_stream_with_two_reasons_to_end_has_one_answer() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::of_both_eras(&dispatcher, &Arc::default(), None).expect("there is room");
         let Ok(MessageOutcome::Listening(listening, guard)) =

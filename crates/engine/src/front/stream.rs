@@ -327,7 +327,7 @@ mod tests {
     use crate::client::caller::Introduction;
 
     #[tokio::test(start_paused = true)]
-    async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
+    async fn http1_a_keep_alive_is_due_after_the_quiet_interval_and_not_before() {
         let mut timer = IdleTimer::new();
         for written_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
             tokio::time::sleep(written_after).await;
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
+    async fn sess2_only_the_newer_of_two_simultaneous_streams_continues() {
         let dispatcher = Dispatcher::example(1);
         let place = dispatcher.reserve().expect("there is room");
         let session = dispatcher.sessions.open(

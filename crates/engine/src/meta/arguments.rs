@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
+    fn meta5_a_limit_out_of_range_is_clamped_and_reported() {
         let check = |requested: &str, used: usize, has_note: bool| {
             let mut value: Value = serde_json::from_str(&format!(r#"{{"limit":{requested}}}"#)).expect("JSON");
             let (limit, note) = take_limit(&mut value, ResultLimit::SEARCH);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn reg6_cards_have_what_there_is() {
+    fn reg6_a_card_contains_the_valid_members_of_its_definition() {
         check(
             List::Tools,
             r#"{"name":"s_x","description":"Does\n it. ","inputSchema":{}}"#,

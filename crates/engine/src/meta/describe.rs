@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reg7_a_tool_is_told_with_its_arguments_and_its_whole_schema() {
+    fn reg7_a_tool_is_described_with_its_arguments_and_its_whole_schema() {
         let definition = r#"{"name":"s_t","title":"T","description":"Does it.\nWell.","inputSchema":{ "type":"object","properties":
             {"a":{"type":"string","description":"the\n first"},"b":{"enum":["x","y"]},"c":{"type":["integer","null"]},"d":{}},"required":["a"] }}"#;
         let expected = concat!(
@@ -206,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn meta5_a_prompt_is_told_with_its_arguments() {
+    fn meta5_a_prompt_is_described_with_its_arguments() {
         let definition = r#"{"name":"s_p","arguments":[{"name":"a","required":true,"description":"d"},{"name":"b"}]}"#;
         assert_eq!(prompt_text(definition, "s"), "s_p (s)\narguments:\n  a (required) - d\n  b");
         assert_eq!(prompt_text(r#"{"name":"s_p"}"#, "s"), "s_p (s)\nno arguments");
     }
 
     #[test]
-    fn meta2_a_resource_is_told_with_all_that_is_known_of_it() {
+    fn meta2_a_resource_is_described_with_all_its_metadata() {
         let definition =
             r#"{"uri":"u","name":"n","title":"T","description":"d","size":1.0,"annotations":{ "priority": 1 }}"#;
         let expected = "s+u (s)\nT\nd\nid: s_u\nname: n\nsize: 1.0\nannotations: {\"priority\":1}";
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_of_any_shape_can_be_told() {
+    fn definitions_of_any_shape_can_be_described() {
         for definition in ["{}", "[]", "7", r#"{"inputSchema":[],"arguments":7,"size":null,"description":[]}"#] {
             tool_text(definition, "s");
             prompt_text(definition, "s");

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta3_mime_types_are_compared_without_parameters_and_by_kind() {
+    fn meta3_mime_types_match_without_parameters_and_with_wildcards() {
         for (mime, wanted, expected) in [
             ("text/plain", "text/plain", true),
             ("text/plain; charset=utf-8", "text/plain", true),

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_compact_and_its_strings_are_not_touched() {
+    fn json_is_compacted_and_its_strings_stay_unchanged() {
         for (json, expected) in [
             ("{ \"a\" : [ 1 ,\n2 ] }", r#"{"a":[1,2]}"#),
             (r#"{"a b": "c \" d", "e": "\\" , "f":" "}"#, r#"{"a b":"c \" d","e":"\\","f":" "}"#),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn meta5_what_is_not_there_is_told_with_what_could_be_meant() {
+    fn meta5_a_not_found_message_names_similar_names_or_candidates() {
         let missing = |candidates: &[&str]| Error::ToolNotFound {
             name: "x".to_owned(),
             candidates: candidates.iter().map(|name| (*name).to_owned()).collect(),

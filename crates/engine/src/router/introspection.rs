@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sub15_who_subscribed_to_what_is_around_a_uri_hears_of_it() {
+    fn sub15_a_subscription_covers_its_uri_and_its_sub_resources() {
         for (outer, uri, expected) in [
             ("a:b", "a:b", true),
             ("a:b", "a:b/c", true),

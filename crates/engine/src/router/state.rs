@@ -149,7 +149,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_secs(60);
 
     #[test]
-    fn ask_a_state_is_good_for_its_own_call_alone() {
+    fn a_request_state_is_valid_only_for_its_own_call() {
         let (states, caller) = (RequestStateCipher::default(), Call::example().caller);
         let first = request(r#"{"name":"t","arguments":{"a":1,"b":[2]},"_meta":{"x":1}}"#);
         for state in [
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_a_state_that_was_tampered_with_is_none() {
+    fn a_modified_request_state_is_rejected() {
         let (states, caller, call) =
             (RequestStateCipher::default(), Call::example().caller, request(r#"{"name":"t"}"#));
         let token = states.seal(&RequestState::Suspended(7), &caller, &call, LIFETIME);

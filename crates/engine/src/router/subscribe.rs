@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn subx3_subx4_options_are_read_and_others_refused_by_name() {
+    fn subx3_subx4_options_are_read_and_invalid_ones_are_rejected_by_name() {
         assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(SubscribeOptions::default()));
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
         let pace = DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };

@@ -337,7 +337,7 @@ mod tests {
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
     #[tokio::test(start_paused = true)]
-    async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
+    async fn route3_a_call_that_times_out_before_its_resend_returns_an_error() {
         let backend = backend();
         backend.shared.publish(BackendState::Ready);
         let call = Arc::new(Call::example());

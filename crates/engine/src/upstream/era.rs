@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn srv2_answers_tell_the_generation() {
+    fn srv2_the_answer_to_discover_determines_the_era() {
         let check = |outcome: &str, expected: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,{outcome}}}"#);
             let Ok(Message::Response(answer)) = Message::parse(text.into()) else { panic!("{outcome}") };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_what_a_backend_was_taken_for_is_not_for_ever() {
+    fn srv2_a_detected_era_expires() {
         let now = Instant::now();
         let (later, far) = (now + MAX_AGE / 2, now + MAX_AGE);
         let eras = KnownEras::new(Protocol::Auto);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_what_is_configured_is_not_asked() {
+    fn srv2_a_configured_protocol_is_not_probed() {
         let now = Instant::now();
         for (protocol, expected) in
             [(Protocol::Legacy, HandshakeMode::WithHandshake), (Protocol::Modern, HandshakeMode::WithoutHandshake)]

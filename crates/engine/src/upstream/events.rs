@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reg3_a_burst_is_one_change() {
+    async fn reg3_a_burst_of_notifications_is_one_change() {
         let events = events();
         for _ in 0..10_000 {
             events.mark(&[List::Tools]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
+    fn elicitation_complete_reaches_the_client_of_the_elicitation_once() {
         let events = events();
         let client = || Arc::new(Client::stateless(Default::default()));
         let (one, two) = (client(), client());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_only_so_many_elicitations_are_remembered() {
+    fn the_number_of_remembered_elicitations_is_limited() {
         let events = events();
         let client = Arc::new(Client::stateless(Default::default()));
         for number in 0..=MAX_ELICITATIONS {

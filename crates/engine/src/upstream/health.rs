@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_lasted_begins_anew() {
+    fn a_lasting_connection_resets_the_pauses() {
         let mut health = Health::default();
         let mut now = Instant::now();
         for _ in 0..5 {

@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_another_request_is_refused() {
+    fn an_answer_to_another_request_is_rejected() {
         let parse = |body| parse_answer(1, body, &InboundHandler::example());
         assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).is_ok());
         assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{}}"#)).is_ok());

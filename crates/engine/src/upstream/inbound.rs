@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
+    fn attribution_of_a_server_request_stops_at_the_second_client() {
         let first_call = Arc::new(Call::example());
         let mut calls = vec![Arc::clone(&first_call), first_call];
         let inspected = Cell::new(0);
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_exactly_so_many_are_open_and_each_id_once() {
+    fn open_server_requests_are_limited_and_have_unique_ids() {
         let inbound = InboundHandler::example();
         let mut open: Vec<_> =
             (0..MAX_SERVER_REQUESTS as u64).map(|id| inbound.add_request(&Id::from(id)).ok().flatten()).collect();

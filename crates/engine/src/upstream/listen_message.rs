@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sub3_the_name_of_a_stream_is_cut_out() {
+    fn sub3_the_subscription_id_is_removed_from_a_notification() {
         let check = |params: &str, expected: &str, id| {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{params}}}"#);
             let Ok(Message::Notification(notification)) = Message::parse(text.into()) else { panic!("{params}") };
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn sub3_what_is_refused_is_told_from_what_is_lost() {
+    fn sub3_the_error_of_a_rejected_listen_has_the_code_of_the_backend() {
         let check = |outcome: &str, expected| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,{outcome}}}"#);
             let Ok(Message::Response(answer)) = Message::parse(text.into()) else { panic!("{outcome}") };

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
+    fn p2_a_recently_cancelled_call_of_another_client_prevents_attribution() {
         let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.attribution(), Attribution::Calls(_));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
+    fn p2_a_server_request_is_not_attributed_among_several_modern_calls() {
         let (open, client) = (requests(), Arc::clone(&Call::example().client));
         let (one, two) = (stateless_call(&client), stateless_call(&client));
         let _held = open.add(1, &one);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
+    async fn p2_an_answered_call_does_not_prevent_attribution() {
         let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.attribution(), Attribution::Calls(_));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_of_a_dropped_message_is_found_where_it_can_be() {
+    fn the_id_of_a_dropped_answer_is_read_from_its_beginning() {
         for (head, id) in [
             (&b"{\"jsonrpc\":\"2.0\",\"id\":17,\"result\":{"[..], Some(17)),
             (b"{\"id\" : 3,\"error\":{\"data\":{\"method\":1", Some(3)),

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_end_with_other_words_is_the_same_failure() {
+    fn equal_failures_with_different_output_have_the_same_gist() {
         let ended = |exit, lines: &[&str]| {
             let last_lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
             BackendProblem::Ended { exit, last_lines: &last_lines, missing: &[] }.to_string()
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn hard7_clients_read_no_quotation_and_no_command_line() {
+    fn hard7_a_public_message_contains_no_server_output_and_no_command_line() {
         let lines = ["Traceback: s3cret".to_owned()];
         let ended = BackendProblem::Ended { exit: Exit::Code(1), last_lines: &lines, missing: &["A_TOKEN".to_owned()] };
         assert!(
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_said_is_bounded_and_harmless() {
+    fn quoted_server_output_is_bounded_and_has_no_control_characters() {
         assert_eq!(quotable("  a\u{1b}[31mred\u{202e} "), "a[31mred");
         assert_eq!(quotable(&"x".repeat(9999)).chars().count(), MAX_QUOTED_LINE + 1);
     }

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_within_an_era_only_the_token_changes() {
+    fn srv2_within_an_era_only_the_progress_token_changes() {
         let check = |params: &str, expected: &str| {
             assert_eq!(edited_params(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
         };
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_what_is_left_out_is_declared_for_nobody() {
+    fn a_capability_excluded_by_declare_is_removed_from_requests() {
         let raw = format!(r#"{{"sampling":{{}},"elicitation":{{}},"extensions":{{"{TASKS}":{{}},"a/b":{{}}}}}}"#);
         let params = format!(r#"{{"_meta":{{"{CLIENT_CAPABILITIES}":{raw},"progressToken":1}}}}"#);
         let check = |sampling, elicitation, expected: &str| {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_a_client_with_a_handshake_is_introduced() {
+    fn srv2_a_request_of_a_legacy_client_gets_the_modern_meta() {
         let check = |params: &str, raw: &str, level, expected: &str| {
             assert_eq!(edited_params(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
         };
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_on_a_link_with_a_handshake_the_sender_is_not_repeated() {
+    fn srv2_a_legacy_link_removes_the_modern_meta_of_a_request() {
         let check = |meta: &str, expected: &str| {
             let params = format!(r#"{{"name":"t","_meta":{meta},"x":1}}"#);
             let expected = format!(r#"{{"name":"t","_meta":{expected},"x":1}}"#);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_a_wish_for_a_task_is_said_in_the_words_of_the_link() {
+    fn task1_a_task_request_is_translated_to_the_era_of_the_link() {
         let accepted = TaskPolicy { accepted: true, required: false };
         let required = TaskPolicy { accepted: false, required: true };
         let check = |from, to, raw: &str, params: &str, tasks, expected: &str| {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn srv2_requests_of_our_own_say_who_we_are() {
+    fn srv2_requests_of_the_gateway_carry_its_identity() {
         let check = |params: &str, rest: &str| {
             let params = own_params(MODERN, r#"{"roots":{}}"#, params);
             let start = format!(
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_a_client_s_own_link_declares_what_the_client_declared_less_what_is_left_out() {
+    fn a_client_link_declares_the_capabilities_of_the_client_except_excluded_ones() {
         let all =
             r#"{"x":{"odd":1.0}, "sampling" : {"tools":{}},"roots":{},"elicitation":{"url":{}},"experimental":{}}"#;
         let check = |raw: &str, sampling, elicitation, expected: &str| {

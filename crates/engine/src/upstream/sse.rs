@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn f7_a_stream_is_silent_for_long_only_while_something_is_open() {
+    async fn f7_a_silent_stream_is_lost_unless_a_request_is_open() {
         let shared = SseLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let started = tokio::time::Instant::now();
         let (sender, receiver) = mpsc::channel(1);

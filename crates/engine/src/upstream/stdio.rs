@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_message_never_needs_more_room_than_there_is() {
+    fn one_message_never_needs_more_than_the_whole_queue() {
         assert_eq!(units(&Bytes::new()), 1);
         assert_eq!(units(&Bytes::from(vec![0; 64 * 1024 * 1024])), QUEUE_UNITS);
     }

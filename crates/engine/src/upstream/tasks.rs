@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_a_task_is_found_by_its_own_client_for_as_long_as_it_lives() {
+    fn task1_a_task_is_found_only_by_its_client_until_its_ttl_expires() {
         let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, client) = (session(), session(), client());
         let task = insert(&table, &one, &client, native(None, "1"), now);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_tasks_go_with_their_session() {
+    fn task1_tasks_end_with_their_session() {
         let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other) = ((session(), client()), (session(), client()));
         let removed = insert(&table, &one.0, &one.1, native(None, "1"), now);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_a_name_that_is_given_again_means_the_newer_task() {
+    fn task1_a_reused_native_id_names_the_newer_task() {
         let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, client) = (session(), session(), client());
         let older = insert(&table, &one, &client, native(None, "1"), now);
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_exactly_so_many_have_room() {
+    fn task1_tasks_are_limited_per_client_and_in_total() {
         let (table, now, client) = (Arc::<TaskTable>::default(), Instant::now(), client());
         let one = session();
         let mut permits: Vec<_> =

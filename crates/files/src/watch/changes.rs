@@ -91,7 +91,7 @@ mod tests {
     const NAMED: PathChange = PathChange { written: false, named: true };
 
     #[test]
-    fn what_is_said_of_a_path_adds_up() {
+    fn changes_of_a_path_accumulate() {
         let (mut changed, now) = (ChangedPaths::default(), Instant::now());
         changed.add(path(1), WRITTEN, now);
         changed.add(path(1), NAMED, now);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_paths_are_kept_and_then_it_is_all() {
+    fn too_many_changed_paths_mark_all_paths_as_changed() {
         let (mut changed, now) = (ChangedPaths::default(), Instant::now());
         for number in 0..MAX_CHANGED_PATHS {
             changed.add(path(number), NAMED, now);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_waits_for_quiet_but_not_for_ever() {
+    fn a_scan_waits_for_quiet_up_to_a_maximum() {
         let (mut changed, begin) = (ChangedPaths::default(), Instant::now());
         assert_eq!(changed.due(), None);
         for (after, due) in

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_one_object() {
+    fn command_line_arguments_become_one_object() {
         let schema = json!({"type": "object", "properties": {
             "count": {"type": "integer"}, "query": {"type": "string"}, "tags": {"type": "array"},
         }});
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_before_anything_is_called() {
+    fn invalid_arguments_return_an_error_with_their_cause() {
         let schema = json!({"type": "object", "properties": {
             "count": {"type": "integer"}, "query": {"type": "string"}, "labels": {"type": "array", "items": {"type": "string"}},
         }, "required": ["query", "labels"]});

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_with_what_is_known() {
+    fn a_progress_line_shows_the_known_members() {
         for (params, expected) in [
             (json!({"progress": 1, "total": 3, "message": "half\nway"}), "progress: 1 of 3, half way"),
             (json!({"progress": 0.5}), "progress: 0.5"),

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_so_far_say_which_gateway_is_meant() {
+    fn the_typed_words_determine_the_gateway_and_the_profile() {
         let given = "tools call --json --url http://h/mcp -c=x --limit 3 a_add --profile=review a=1 -";
         let typed = CommandLinePrefix::parse(given.split(' ').map(str::to_owned));
         assert_eq!(typed.words, ["tools", "call", "a_add", "a=1", "-"]);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_text_or_said_in_a_few_words() {
+    fn a_content_block_is_shown_as_text_or_a_short_label() {
         for (block, expected) in [
             (json!({"type": "text", "text": "a\nb"}), "a\nb"),
             (json!({"type": "image", "mimeType": "image/png", "data": "AAECAw=="}), "[image image/png, 4 B]"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_gets_no_commands() {
+    fn control_characters_are_removed_for_terminals() {
         assert_eq!(without_commands("a\tb\nc\u{1b}[2J\r\u{7}é"), "a\tb\nc[2Jé");
         assert_eq!(without_commands("\u{202e}a\u{2066}\u{61c}\u{9b}b\u{2028}\u{e0041}👩\u{200d}🚀"), "ab👩\u{200d}🚀");
     }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_is_told_with_its_arguments_and_an_example() {
+    fn a_definition_is_shown_with_its_arguments_and_an_example() {
         let value = json!({
             "name": "git_log", "description": "Shows commits\nNewest first.\u{1b}",
             "inputSchema": {

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_told_as_people_say_them() {
+    fn sizes_are_shown_in_decimal_units() {
         for (count, expected) in [
             (0, "0 B"),
             (999, "999 B"),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_and_numbers_stand_to_the_right() {
+    fn columns_are_aligned_and_numbers_are_right_aligned() {
         let table = rows(&[&["SERVER", "STATE", "TOOLS", "SOFTWARE"], &["a", "ready", "7", "x 1"], &["b", "failed"]]);
         let expected = "\
 SERVER  STATE   TOOLS  SOFTWARE

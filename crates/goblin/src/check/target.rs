@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn hard7_a_command_is_shown_as_it_was_written() {
+    fn hard7_a_command_is_shown_with_unexpanded_references() {
         let args = vec![ExpandedText::new("--db=pw", "--db=${DB}"), ExpandedText::new("abc", "${KEY:-abc}")];
         let (command, env, inherit) = (ExpandedText::new("/bin/x", "${TOOLS}/x"), BTreeMap::new(), Inherit::default());
         let transport = Transport::Stdio { command, args, env, inherit, cwd: "/".into() };

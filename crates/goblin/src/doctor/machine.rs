@@ -209,14 +209,14 @@ mod tests {
                           nobody:x:65534:65534::/:/bin/sh\nodd\n";
 
     #[test]
-    fn other_people_with_a_shell_are_known() {
+    fn other_users_with_a_shell_are_listed() {
         assert_eq!(other_users(PASSWD, 1000), ["ada", "bob"]);
         assert_eq!(other_users(PASSWD, 0), ["me", "ada", "bob"]);
         assert_eq!(other_users("", 0), [""; 0]);
     }
 
     #[test]
-    fn other_people_are_warned_of_unless_there_is_a_token() {
+    fn other_users_give_a_warning_unless_a_token_is_set() {
         let warnings = |other_users: &[&str], gateway: &Gateway| {
             let mut findings = Findings::default();
             warn_about_users(other_users, gateway, &mut findings);

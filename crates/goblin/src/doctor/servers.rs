@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_told_from_its_cure() {
+    fn a_reason_is_split_from_its_cure() {
         for (reason, what, cure) in [
             ("it is gone", "it is gone", None),
             ("it is gone (mend it)", "it is gone", Some("mend it")),

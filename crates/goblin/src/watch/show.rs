@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_has_changed_and_what_is_gone() {
+    fn a_line_shows_the_changed_or_deleted_uri() {
         let check = |params: &str, style: OutputStyle, expected: &str| {
             let line = line(&update(params).expect("an update"), style, "T", Some("files"));
             assert_eq!(line, expected.to_owned() + "\n", "{params}");
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_has_the_params_token_for_token() {
+    fn a_json_line_contains_the_params_unchanged() {
         let check = |params: &str, server: Option<&str>, expected: &str| {
             let line = line(&update(params).expect("an update"), OutputStyle::Json, "T", server);
             assert_eq!(line, expected.to_owned() + "\n", "{params}");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_of_nothing_is_none() {
+    fn an_update_without_a_uri_is_ignored() {
         for params in ["{}", r#"{"uri":1}"#] {
             assert_eq!(update(params), None, "{params}");
         }

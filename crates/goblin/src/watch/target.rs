@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_how_the_updates_are_wanted() {
+    fn a_subscribe_request_contains_the_update_options() {
         let check = |uri: &str, kind, options: UpdateOptions<'_>, expected: &str| {
             let targets = targets(&[uri], kind, &options);
             let params = targets.params(&targets.targets[0]);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_looks_like_a_pattern_is_one_unless_it_is_listed() {
+    fn a_uri_with_wildcards_is_a_pattern_unless_it_is_listed() {
         use UriKind::{Exact, Glob, Template};
         let uris = ["a:b", "x+a:[b]", "a:*", "a:{/b*}", "a:c?d", "a:b"];
         let mut guessed = targets(&uris, None, &UpdateOptions::default());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_has_a_beginning() {
+    fn a_pattern_has_a_literal_prefix() {
         let check = |uri: &str, expected: &str| {
             let targets = targets(&[uri], None, &UpdateOptions::default());
             assert_eq!(targets.targets[0].literal(uri), expected);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_needed_come_first_and_each_says_what_it_must_be() {
+    fn required_fields_are_first_and_each_field_has_a_hint() {
         let fields: Vec<_> =
             form().fields.iter().map(|field| (field.label(), field.is_required, field.hint.clone())).collect();
         assert_eq!(fields[0], ("level".to_owned(), true, "low|high|3".to_owned()));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_becomes_arguments_of_the_right_types() {
+    fn field_texts_become_arguments_of_the_schema_types() {
         let mut form = form();
         fill(&mut form, "text", "3");
         fill(&mut form, "count", "3");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_its_field() {
+    fn an_invalid_field_shows_its_error() {
         let mut form = form();
         fill(&mut form, "count", "many");
         assert_eq!(form.arguments(), None);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_is_as_high_as_its_highest() {
+    fn a_sparkline_is_scaled_to_its_highest_value() {
         for (values, expected) in [
             (vec![], ""),
             (vec![Some(0.0), Some(0.0)], "▁▁"),
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_and_times_are_short() {
+    fn durations_and_times_are_shortened() {
         for (seconds, expected) in
             [(0, "0s"), (59, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h"), (864_000, "10d 0h")]
         {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_member_has_a_line_and_every_token_its_spelling() {
+    fn pretty_json_has_one_member_per_line_and_keeps_each_token() {
         for (text, expected) in [
             (r#"{"b":1.50,"a":[]}"#, "{\n  \"b\": 1.50,\n  \"a\": []\n}"),
             (r#" [ {"x" : "a\"],{ b\\"}, { } ]"#, "[\n  {\n    \"x\": \"a\\\"],{ b\\\\\"\n  },\n  {}\n]"),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_differences_over_the_time_between() {
+    fn rates_are_differences_divided_by_the_elapsed_time() {
         let mut rates = Rates::default();
         let mut record = |seconds: u64, status: Status| {
             rates.record(Duration::from_secs(seconds), &status);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_looks_are_remembered() {
+    fn only_the_newest_samples_are_kept() {
         let mut rates = Rates::default();
         for second in 0..100 {
             rates.record(Duration::from_secs(second), &status(second, 0, 1.0));

@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tui3_a_match_is_found_however_it_is_capitalized() {
+    fn tui3_a_match_ignores_case() {
         for (text, query, expected) in [
             ("Read_File", "file", Some("File")),
             ("größe", "GRÖ", Some("grö")),

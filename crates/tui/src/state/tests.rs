@@ -18,7 +18,7 @@ fn selected(state: &State) -> &str {
 }
 
 #[test]
-fn keys_walk_through_panels_and_rows() {
+fn keys_move_through_panels_and_rows() {
     let mut state = state();
     for (action, panel, row) in [
         (Action::NextPanel, Panel::Servers, "files"),
@@ -43,7 +43,7 @@ fn keys_walk_through_panels_and_rows() {
 }
 
 #[test]
-fn the_mouse_selects_what_is_there() {
+fn the_mouse_selects_an_existing_row() {
     let mut state = at(Panel::Resources);
     for (section, row, expected) in [
         (0, 1, "resources file:///srv/ops/project/logo.png"),
@@ -78,7 +78,7 @@ fn the_selection_stays_with_its_row() {
 }
 
 #[test]
-fn whoever_looks_at_the_newest_event_sees_the_next() {
+fn a_selection_of_the_newest_event_follows_new_events() {
     let mut state = at(Panel::Events);
     let event = |seq| EventInfo { seq, ..EventInfo::default() };
     state.update(UiEvent::Event(event(5)));
@@ -93,7 +93,7 @@ fn whoever_looks_at_the_newest_event_sees_the_next() {
 }
 
 #[test]
-fn tui2_the_filter_is_picked_from_the_servers_and_taken_back() {
+fn tui2_the_filter_is_picked_from_the_servers_and_removed() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Filter);
     assert_eq!(state.dialog, Some(Dialog::Picker { at: 0 }));
@@ -124,7 +124,7 @@ fn tui2_the_filter_is_picked_from_the_servers_and_taken_back() {
 }
 
 #[test]
-fn tui3_a_search_hides_what_does_not_match_as_it_is_written() {
+fn tui3_a_search_hides_rows_without_a_match_as_it_is_typed() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Search);
     for (letter, expected) in [('c', 3), ('O', 2), ('m', 2), ('m', 2), ('i', 2), ('t', 2), ('!', 0)] {
@@ -164,7 +164,7 @@ fn rows_are_sorted_by_each_column_in_turn() {
 const RESOURCE_COLUMNS: usize = 5;
 
 #[test]
-fn tui4_details_tell_all_that_is_known() {
+fn tui4_details_show_all_metadata_of_the_selected_resource() {
     let mut state = at(Panel::Resources);
     let lines = state.detail().expect("a row is selected").lines;
     for expected in [
@@ -190,7 +190,7 @@ fn tui4_details_tell_all_that_is_known() {
 }
 
 #[test]
-fn a_tool_is_called_with_what_its_form_holds() {
+fn a_tool_is_called_with_the_arguments_of_its_form() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Call);
     assert!(state.update(UiEvent::Submit).is_empty(), "the query is needed");
@@ -210,7 +210,7 @@ fn a_tool_is_called_with_what_its_form_holds() {
 }
 
 #[test]
-fn a_resource_is_read_and_nobody_waits_for_what_was_closed() {
+fn a_resource_is_read_and_a_closed_reader_ignores_the_answer() {
     let mut state = at(Panel::Resources);
     let uri = "file:///srv/ops/project/README.md".to_owned();
     assert_eq!(state.update(UiEvent::Act(Action::Read)), [Effect::Read { ticket: 1, uri }]);
@@ -222,7 +222,7 @@ fn a_resource_is_read_and_nobody_waits_for_what_was_closed() {
 }
 
 #[test]
-fn what_is_watched_counts_its_updates() {
+fn a_watched_resource_counts_its_updates() {
     let mut state = at(Panel::Resources);
     let uri = "file:///srv/ops/project/README.md".to_owned();
     assert_eq!(state.update(UiEvent::Act(Action::Watch)), [Effect::Watch { uri: uri.clone() }]);
@@ -239,7 +239,7 @@ fn what_is_watched_counts_its_updates() {
 }
 
 #[test]
-fn a_server_is_changed_only_after_a_yes() {
+fn a_server_is_changed_only_after_confirmation() {
     for (server, action, expected) in [
         (0, Action::Restart, GatewayCommand::Server(ServerAction::Restart, "files".to_owned())),
         (1, Action::Toggle, GatewayCommand::Server(ServerAction::Disable, "git".to_owned())),
@@ -260,7 +260,7 @@ fn a_server_is_changed_only_after_a_yes() {
 }
 
 #[test]
-fn a_gateway_that_comes_back_is_counted_anew() {
+fn rates_restart_when_the_gateway_reconnects() {
     let mut state = state();
     assert!(state.rates.total.calls > 0.0);
     state.update(UiEvent::Link(LinkStatus::Lost { reason: "gone".to_owned(), retry_in: Duration::from_secs(1) }));

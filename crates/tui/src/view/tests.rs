@@ -59,7 +59,7 @@ fn at(panel: Panel) -> State {
 }
 
 #[test]
-fn every_panel_has_its_frame() {
+fn every_panel_matches_its_expected_frame() {
     for panel in Panel::ALL.iter().copied() {
         check_both(&panel.as_str().to_lowercase(), at(panel));
     }
@@ -75,7 +75,7 @@ fn tui1_resources_show_uri_name_type_and_size() {
 }
 
 #[test]
-fn tui2_a_server_filter_leaves_only_its_things() {
+fn tui2_a_server_filter_shows_only_entries_of_the_server() {
     for panel in [Panel::Overview, Panel::Servers, Panel::Tools, Panel::Resources, Panel::Events] {
         let mut state = at(panel);
         state.update(UiEvent::Act(Action::Filter));
@@ -122,7 +122,7 @@ fn tui3_a_search_highlights_matches_and_hides_the_rest() {
 }
 
 #[test]
-fn tui4_details_stand_beside_the_list() {
+fn tui4_details_are_shown_beside_the_list() {
     let mut resource = at(Panel::Resources);
     act(&mut resource, Action::Open);
     check_both("resource-details", resource);
@@ -164,7 +164,7 @@ fn tui5_templates_have_a_section_of_their_own() {
 }
 
 #[test]
-fn dialogs_stand_in_front() {
+fn dialogs_are_shown_in_front() {
     let mut help = at(Panel::Overview);
     act(&mut help, Action::Help);
     check_both("help", help);
@@ -187,7 +187,7 @@ fn dialogs_stand_in_front() {
 }
 
 #[test]
-fn a_lost_gateway_is_told_and_what_was_known_stays() {
+fn a_lost_gateway_is_reported_and_the_known_data_stays() {
     let mut state = state();
     let retry_in = std::time::Duration::from_secs(4);
     let reason = "the gateway at http://127.0.0.1:7777/mcp is no longer running".to_owned();
@@ -198,7 +198,7 @@ fn a_lost_gateway_is_told_and_what_was_known_stays() {
 }
 
 #[test]
-fn a_terminal_that_is_too_small_gets_words() {
+fn a_too_small_terminal_shows_the_required_size() {
     for (columns, rows) in [(79, 24), (80, 23), (20, 5), (1, 1)] {
         let frame = text(&buffer(&mut state(), columns, rows, Theme::Colour));
         assert!(columns < 40 || frame.contains("needs 80x24"), "{frame}");
@@ -206,7 +206,7 @@ fn a_terminal_that_is_too_small_gets_words() {
 }
 
 #[test]
-fn no_frame_needs_colour_and_none_obeys_what_servers_say() {
+fn no_frame_needs_colour_or_contains_control_characters_of_servers() {
     for panel in Panel::ALL.iter().copied() {
         let mut state = at(panel);
         act(&mut state, Action::Open);

@@ -76,7 +76,7 @@ fn hard1_a_uri_that_servers_may_read_in_two_ways_is_ambiguous() {
 }
 
 #[test]
-fn hard1_readings_are_what_other_servers_make_of_a_uri() {
+fn hard1_readings_are_the_interpretations_of_a_uri_by_other_servers() {
     let check = |uri: &str, forms: &[&str], stems: &[&str], rare: &[&str]| {
         let readings = readings(uri).unwrap_or_else(|ambiguity| panic!("{uri}: {ambiguity}"));
         assert_eq!((readings.forms, readings.stems, readings.rare), (owned(forms), owned(stems), owned(rare)), "{uri}");

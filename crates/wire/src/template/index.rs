@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn hard4_only_templates_whose_literal_prefix_fits_are_candidates() {
+    fn hard4_only_templates_with_a_matching_literal_prefix_are_candidates() {
         let texts = ["a://x/{b}", "a://{b}", "{+all}", "a://x/y{b}", "c:{d}", "a://x/", "{?q}"].map(String::from);
         let (_, index) = index(&texts);
         let candidates = |uri: &str| index.candidates(uri).map(|number| &*texts[number]).collect::<Vec<_>>();

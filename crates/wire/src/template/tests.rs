@@ -70,7 +70,7 @@ fn map(pairs: &[(&str, &str)]) -> Value {
 }
 
 #[test]
-fn templates_as_mcp_servers_have_them() {
+fn templates_of_real_mcp_servers_match() {
     check("file:///{path}", "file:///notes.txt", "path: notes.txt");
     check("demo://resource/dynamic/text/{resourceId}", "demo://resource/dynamic/text/42", "resourceId: 42");
     check("db://{table}/{id}", "db://users/7", "table: users; id: 7");
@@ -89,7 +89,7 @@ fn templates_as_mcp_servers_have_them() {
 }
 
 #[test]
-fn what_no_values_expand_to_does_not_match() {
+fn a_uri_that_is_no_expansion_does_not_match() {
     check("file:///{path}", "file:///a/b", None);
     check("file:///{path}", "file://a", None);
     check("demo://text/{id}", "demo://text/42/more", None);
@@ -113,7 +113,7 @@ fn what_no_values_expand_to_does_not_match() {
 }
 
 #[test]
-fn only_the_canonical_encoding_comes_from_an_expansion() {
+fn only_the_canonical_encoding_matches() {
     check("x://{a}", "x://%2F%C3%A9%F0%9D%84%9E", "a: /é𝄞");
     check("x://{a}", "x://%2f", None);
     check("x://{a}", "x://%41", None);
@@ -132,7 +132,7 @@ fn only_the_canonical_encoding_comes_from_an_expansion() {
 }
 
 #[test]
-fn operators_and_modifiers() {
+fn all_operators_and_modifiers_are_matched() {
     check("{a,b}", "1,2", "a: 1; b: 2");
     check("{a,b}", "1,2,3", "a: 1; b: [2|3]");
     check("{a}", "1,2", "a: [1|2]");
@@ -177,7 +177,7 @@ fn operators_and_modifiers() {
 }
 
 #[test]
-fn expressions_side_by_side_share_as_they_must() {
+fn adjacent_expressions_share_the_text_between_them() {
     check("{?a,b}{&keys*}", "?a=1&b=2&c=3", "a: 1; b: 2; keys: {c=3}");
     check("{/path*}{/file}", "/a/b", "path: [a]; file: b");
     check("{/path*}{?q}{#f}", "/a/b?q=1#f", "path: [a|b]; q: 1; f: f");
@@ -231,7 +231,7 @@ fn a_lenient_match_lets_a_trailing_variable_span_a_path() {
 }
 
 #[test]
-fn malformed_templates_are_refused_with_the_place() {
+fn a_malformed_template_is_rejected_with_its_position() {
     check_error("x://{a", "opening brace at byte 4 is never closed");
     check_error("x://a}", "closing brace at byte 5 was never opened");
     check_error("{a{b}}", "variable name \"a{b\" at byte 1 is not valid");
@@ -256,7 +256,7 @@ fn malformed_templates_are_refused_with_the_place() {
 }
 
 #[test]
-fn exactly_so_much_fits_into_a_template() {
+fn the_size_of_templates_and_uris_is_limited() {
     let full = "a".repeat(MAX_TEMPLATE_BYTES);
     assert!(parse(&full).matches(&full));
     let length = MAX_TEMPLATE_BYTES + 1;
@@ -271,14 +271,14 @@ fn exactly_so_much_fits_into_a_template() {
 }
 
 #[test]
-fn literal_bytes_are_those_of_every_expansion() {
+fn literal_bytes_count_the_encoded_literal_text() {
     assert_eq!(parse("db://{table}/{id}").literal_bytes(), 6);
     assert_eq!(parse("é{?name}").literal_bytes(), "%C3%A9".len());
     assert_eq!(parse("é{?name}").as_str(), "é{?name}");
 }
 
 #[test]
-fn expansion_of_each_kind_of_value() {
+fn each_kind_of_value_is_expanded() {
     let values: Bindings = [
         ("text", string("a/é %20")),
         ("empty", string("")),
@@ -404,7 +404,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn an_expansion_is_matched_back(template in templates(&NAMES), values in values()) {
+    fn every_expansion_of_a_template_matches_it(template in templates(&NAMES), values in values()) {
         let template = parse(&template);
         let uri = expand(&template.steps, &values);
         prop_assert!(template.matches(&uri), "{} <- {}", template.as_str(), uri);
@@ -420,7 +420,7 @@ proptest! {
     }
 
     #[test]
-    fn a_match_is_never_false(template in templates(&NAMES), uri in uris()) {
+    fn every_match_is_an_expansion_of_the_template(template in templates(&NAMES), uri in uris()) {
         let template = parse(&template);
         if template.matches(&uri) {
             let bindings = reference::find(&template.steps, &uri).expect("values");
@@ -437,7 +437,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(template in "[a{}:*,+#./;?&=%0-9é ]{0,20}", uri in "[a-c/?&=.,;#%0-9AFé ]{0,30}") {
+    fn parsing_and_matching_any_text_does_not_panic(template in "[a{}:*,+#./;?&=%0-9é ]{0,20}", uri in "[a-c/?&=.,;#%0-9AFé ]{0,30}") {
         if let Ok(template) = Template::parse(&template) {
             template.matches(&uri);
             widened(&template, &uri);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_repeated_where_the_schema_wants_it() {
+    fn annotated_arguments_are_repeated_in_headers() {
         let schema = json!({"properties": {
             "region": {"type": "string", "x-mcp-header": "Region"},
             "absent": {"type": "string", "x-mcp-header": "Absent"},

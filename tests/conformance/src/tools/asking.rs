@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_asked_until_its_answer_can_be_used() {
+    fn an_input_request_is_repeated_until_its_answer_is_valid() {
         let check = |name, responses: Value, expected| {
             let answers = Answers::new(serde_json::from_value(responses).unwrap(), None);
             assert_eq!(take(&World::default(), name, &answers).unwrap(), expected, "{name}");
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_taken_back_only_as_it_was_given_and_by_its_tool() {
+    fn a_request_state_is_accepted_only_unmodified_and_by_its_tool() {
         let world = World::default();
         let name = "test_input_required_result_request_state";
         let take = |state: Option<String>| {

@@ -39,7 +39,7 @@ fn the_server_passes_the_suite() {
 }
 
 #[test]
-fn a_run_that_cannot_begin_says_why() {
+fn a_run_that_cannot_start_reports_its_cause() {
     let check = |options: &[&str], expected: &str| {
         let mut command = Command::new(PROGRAM);
         let output = command.args(["run", "--url", "http://127.0.0.1:9/mcp"]).args(options).output().unwrap();
@@ -52,7 +52,7 @@ fn a_run_that_cannot_begin_says_why() {
 }
 
 #[test]
-fn a_server_that_is_not_there_fails_its_checks() {
+fn an_unreachable_server_fails_its_checks() {
     let options = ["run", "--json", "--url", "http://127.0.0.1:9/mcp", "--scenario", "ping"];
     let output = Command::new(PROGRAM).args(options).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -72,7 +72,7 @@ fn run_client(options: &[&str]) -> (Value, String) {
 }
 
 #[test]
-fn the_client_plays_its_part() {
+fn the_client_passes_its_scenarios() {
     let check = |scenario, version, expected| {
         let (report, stderr) = run_client(&["--scenario", scenario, "--spec-version", version]);
         let is_good = report["accepted"] == true && report["passed"] == expected;
@@ -93,7 +93,7 @@ fn the_client_plays_its_part() {
 }
 
 #[test]
-fn a_client_that_does_wrong_is_not_accepted() {
+fn a_faulty_client_is_not_accepted() {
     // The client calls every listed tool, also the invalid ones, and the suite counts that as failures.
     let (report, _) = run_client(&["--scenario", "http-invalid-tool-headers", "--spec-version", "2026-07-28"]);
     assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(11)), "{report:#}");

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::client::{Server, Session};
 
 #[tokio::test]
-async fn in_a_session_a_tool_sends_its_questions() {
+async fn a_tool_in_a_session_sends_server_requests() {
     let server = Server::start();
     let session = Session::open(&server, json!({"elicitation": {}})).await;
     let mut call = session.call("test_input_required_result_multi_round").await;
@@ -21,7 +21,7 @@ async fn in_a_session_a_tool_sends_its_questions() {
 }
 
 #[tokio::test]
-async fn without_a_session_a_tool_returns_its_questions() {
+async fn a_tool_without_a_session_returns_input_requests() {
     let server = Server::start();
     let arguments = json!({"message": "who?"});
     let result = server.call_modern(json!({"name": "test_elicitation", "arguments": arguments})).await;
@@ -35,7 +35,7 @@ async fn without_a_session_a_tool_returns_its_questions() {
 }
 
 #[tokio::test]
-async fn a_session_hears_of_changes_it_asked_for() {
+async fn a_session_receives_list_changes_and_subscribed_updates() {
     let server = Server::start();
     let session = Session::open(&server, json!({})).await;
     let mut stream = session.listen().await;

@@ -9,7 +9,7 @@ fn table() -> Arc<OpenCalls> {
 }
 
 #[test]
-fn exactly_so_many_are_admitted_and_a_place_is_freed_by_its_guard() {
+fn the_number_of_open_calls_is_limited_and_a_guard_frees_its_place() {
     let calls = table();
     let mut guards: Vec<_> = (0..3).map(|id| calls.admit(Some(&Id::from(id)), call(), 3).ok()).collect();
     assert!(guards.iter().all(Option::is_some));
@@ -19,7 +19,7 @@ fn exactly_so_many_are_admitted_and_a_place_is_freed_by_its_guard() {
 }
 
 #[tokio::test]
-async fn a_closed_table_admits_nothing_and_all_in_it_are_cancelled() {
+async fn a_closed_table_admits_no_call_and_cancels_its_open_calls() {
     let calls = table();
     let open = Arc::new(Call::example());
     let _guard = calls.admit(Some(&Id::from(1)), OpenCall::Call(Arc::clone(&open)), 9);
@@ -29,7 +29,7 @@ async fn a_closed_table_admits_nothing_and_all_in_it_are_cancelled() {
 }
 
 #[test]
-fn an_id_in_flight_is_refused_and_the_first_stays() {
+fn a_second_call_with_an_open_id_is_rejected_and_the_first_stays() {
     let calls = table();
     let guard = calls.admit(Some(&Id::from(1)), call(), 9);
     assert!(guard.is_ok());
@@ -57,7 +57,7 @@ fn answered(messages: u64, on_drop: OnDrop) -> PendingCall {
 }
 
 #[tokio::test]
-async fn all_messages_come_before_the_answer_and_it_comes_once() {
+async fn all_messages_precede_the_answer_and_the_answer_is_returned_once() {
     let mut pending = answered(2, OnDrop::Cancel);
     for _ in 0..2 {
         assert!(matches!(pending.next().await, CallEvent::Message(_)));
@@ -69,7 +69,7 @@ async fn all_messages_come_before_the_answer_and_it_comes_once() {
 }
 
 #[tokio::test]
-async fn sess2_a_call_that_is_dropped_between_message_and_answer_is_finished_on_its_stream() {
+async fn sess2_a_call_dropped_before_its_answer_is_finished_on_its_stream() {
     let mut pending = answered(2, OnDrop::Detach(None));
     let call = Arc::clone(&pending.call);
     let first = pending.begin_stream().expect("this version primes its streams");
@@ -89,7 +89,7 @@ async fn sess2_a_call_that_is_dropped_between_message_and_answer_is_finished_on_
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_before_its_answer_is_cancelled_and_driven_to_its_end() {
+async fn a_call_dropped_before_its_answer_is_cancelled_and_polled_to_its_end() {
     let call = Arc::new(Call::example());
     let (done, ended) = oneshot::channel();
     let driven = Arc::clone(&call);
@@ -104,7 +104,7 @@ async fn a_call_that_is_dropped_before_its_answer_is_cancelled_and_driven_to_its
 }
 
 #[tokio::test]
-async fn ask_a_suspended_call_that_was_answered_keeps_its_answer_for_the_next_request() {
+async fn a_suspended_call_keeps_its_answer_for_the_next_request() {
     let mut pending = answered(1, OnDrop::Cancel);
     assert!(matches!(pending.next().await, CallEvent::Message(_)));
     let mut suspended = pending.suspend();

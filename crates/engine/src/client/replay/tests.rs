@@ -39,7 +39,7 @@ fn read(replay: &Replay, reader: &mut ReplayReader) -> Vec<String> {
 }
 
 #[test]
-fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
+fn sess2_a_resumed_stream_replays_its_later_events_and_none_of_other_streams() {
     let replay = Replay::new(0xab);
     let (one, two) = (begin(&replay), begin(&replay));
     let primed = replay.prime(one);
@@ -57,7 +57,7 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
 }
 
 #[test]
-fn what_many_clients_are_told_is_kept_once() {
+fn a_message_to_many_clients_is_stored_once() {
     let message = Bytes::from(b"{\"sent\":\"to all\"}".to_vec());
     for epoch in [1, 2] {
         let replay = Replay::new(epoch);
@@ -70,7 +70,7 @@ fn what_many_clients_are_told_is_kept_once() {
 }
 
 #[test]
-fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
+fn sess2_an_unknown_event_id_is_a_gap() {
     let replay = Replay::new(7);
     replay.prime(begin(&replay));
     for wrong in ["", "x", "1", "1-0000008-1", "9-0000007-1", "1-0000007-99", "1-0000007-1-1", "-1-7-1"] {
@@ -81,7 +81,7 @@ fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
 }
 
 #[test]
-fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
+fn sess2_a_removed_event_of_the_session_stream_is_a_gap() {
     let replay = Replay::new(7);
     let (_, primed) = replay.take_session();
     let primed = id_of(&primed.expect("there is nothing to read"));
@@ -95,7 +95,7 @@ fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
 }
 
 #[test]
-fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
+fn sess2_an_answer_is_replayed_after_its_earlier_events_are_removed() {
     let replay = Replay::new(7);
     let stream = begin(&replay);
     let primed = id_of(&replay.prime(stream));
@@ -114,7 +114,7 @@ fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
 }
 
 #[test]
-fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
+fn sess2_replay_is_limited_and_keeps_the_newest_events() {
     let replay = Replay::new(7);
     for _ in 0..2 * MAX_EVENTS {
         write(&replay, SESSION_STREAM);
@@ -133,7 +133,7 @@ fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
 }
 
 #[test]
-fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
+fn sess2_a_new_session_stream_continues_after_the_last_read_event() {
     let replay = Replay::new(7);
     let (mut first, primed) = replay.take_session();
     assert!(primed.is_some());
@@ -148,7 +148,7 @@ fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
 }
 
 #[tokio::test]
-async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
+async fn sess2_only_the_newest_reader_of_a_stream_receives_its_later_events() {
     let replay = Replay::new(7);
     let stream = begin(&replay);
     let id = id_of(&replay.prime(stream));
@@ -165,7 +165,7 @@ async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
 }
 
 #[test]
-fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
+fn sess2_a_reader_behind_the_kept_events_ends() {
     let replay = Replay::new(7);
     let stream = begin(&replay);
     let mut reader = resume(&replay, &id_of(&replay.prime(stream)));
@@ -176,7 +176,7 @@ fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
 }
 
 #[test]
-fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
+fn sess2_answers_and_server_requests_are_not_displaced_by_notifications() {
     let replay = Replay::new(7);
     let (one, two, noisy) = (begin(&replay), begin(&replay), begin(&replay));
     let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
@@ -198,7 +198,7 @@ fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
 }
 
 #[test]
-fn sess2_an_ask_is_kept_until_its_call_is_over() {
+fn sess2_a_server_request_is_kept_until_its_call_ends() {
     let replay = Replay::new(7);
     let stream = begin(&replay);
     let primed = id_of(&replay.prime(stream));
@@ -217,7 +217,7 @@ fn sess2_an_ask_is_kept_until_its_call_is_over() {
 }
 
 #[test]
-fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
+fn sess2_every_kept_answer_can_be_resumed() {
     let replay = Replay::new(7);
     let calls: Vec<_> = (0..MAX_EVENTS)
         .map(|_| {
@@ -242,7 +242,7 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
 }
 
 #[test]
-fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
+fn sess2_replay_memory_has_a_total_limit_and_a_minimum_per_client() {
     let memory = Arc::new(ReplayMemory::default());
     let replay = Replay::with_memory(7, &memory);
     let (small, large) = (begin(&replay), begin(&replay));

@@ -14,7 +14,7 @@ fn id_of(client: &Client) -> SessionId {
 }
 
 #[test]
-fn sess1_exactly_so_many_sessions_fit() {
+fn sess1_the_number_of_sessions_is_limited() {
     let sessions = sessions(3, Duration::from_secs(60));
     let streams: Vec<_> = (0..3).map(|_| sessions.open_stream(&open(&sessions))).collect();
     let ids: std::collections::HashSet<_> = streams.iter().map(|stream| stream.client.session).collect();
@@ -51,7 +51,7 @@ fn hard5_only_a_session_that_holds_nothing_is_evicted() {
 }
 
 #[test]
-fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
+fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_first() {
     let sessions = sessions(8, Duration::from_secs(60));
     let opened: Vec<_> = (0..8).map(|_| open(&sessions)).collect();
     let set = |index: usize, since: u64, requested: bool| {
@@ -99,7 +99,7 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
 }
 
 #[test]
-fn only_what_is_idle_is_swept() {
+fn only_an_idle_session_is_swept() {
     let sessions = sessions(9, Duration::ZERO);
     let (idle, streaming) = (open(&sessions), open(&sessions));
     let stream = sessions.open_stream(&streaming);
@@ -112,7 +112,7 @@ fn only_what_is_idle_is_swept() {
 }
 
 #[test]
-fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
+fn sess2_a_session_with_a_reader_is_not_idle() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
     let presence = session.register_reader();
@@ -125,7 +125,7 @@ fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
 }
 
 #[test]
-fn sess2_a_cut_session_that_holds_something_has_less_time() {
+fn sess2_a_cut_session_with_holds_has_a_shorter_idle_timeout() {
     let check = |idle: u64, lost: bool, holds: bool, expected: u64| {
         let sessions = sessions(9, Duration::from_secs(idle));
         let session = open(&sessions);
@@ -147,7 +147,7 @@ fn sess2_a_cut_session_that_holds_something_has_less_time() {
 }
 
 #[test]
-fn sess2_whoever_comes_back_in_the_moment_of_the_sweep_stays() {
+fn sess2_a_session_that_reconnects_during_the_sweep_stays() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
     let idle = sessions.idle();

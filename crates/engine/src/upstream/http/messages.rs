@@ -127,7 +127,7 @@ mod tests {
     use crate::upstream::http::peer::{HttpPeer, MAX_BACKGROUND_MESSAGES};
 
     #[tokio::test]
-    async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
+    async fn a_server_request_on_a_stream_of_the_gateway_reaches_no_client() {
         let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let call = Arc::new(Call::example());
         let _entry = shared.peer.open.add(1, &call);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn f6_what_is_too_long_fails_a_call_only_where_it_is_its_answer() {
+    async fn f6_an_oversized_message_fails_a_call_only_if_it_is_its_answer() {
         let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
         assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
@@ -152,7 +152,7 @@ mod tests {
 
     /// The response is sent even if the limit of background messages to a slow backend is reached.
     #[tokio::test]
-    async fn ask_an_answer_is_not_dropped_for_want_of_room() {
+    async fn an_answer_to_a_server_request_is_not_dropped_at_the_message_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("the listener is bound");
         let reply_sink = HttpReplySink(HttpLink::new(HttpPeer::example(&address.to_string())).shared);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_session_is_told_apart_from_a_bad_request() {
+    fn an_unknown_session_is_distinguished_from_a_bad_request() {
         assert!(is_session_unknown(StatusCode::NOT_FOUND, b""));
         assert!(is_session_unknown(StatusCode::GONE, b""));
         assert!(is_session_unknown(StatusCode::BAD_REQUEST, b"Bad Request: No valid Session ID provided"));

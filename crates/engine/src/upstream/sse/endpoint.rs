@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_seen_from_the_url() {
+    fn an_endpoint_is_resolved_against_the_url() {
         let base = "http://x:8000/a/sse?key=1";
         check(base, "/messages/?session_id=ea2e", "http://x:8000/messages/?session_id=ea2e");
         check(base, " /m?a=/../b#c ", "http://x:8000/m?a=/../b");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn another_origin_and_what_is_no_url_are_refused() {
+    fn an_invalid_endpoint_or_one_of_another_origin_is_rejected() {
         let base: Uri = "https://x.example/sse".parse().expect("a url");
         let reject = |reference: &str| resolve(&base, reference).expect_err(reference);
         for (reference, origin) in [

@@ -102,7 +102,7 @@ async fn with_held_update() -> ManagerFixture {
 }
 
 #[tokio::test]
-async fn subx2_sub18_what_waits_inside_is_told_where_the_listing_has_changed() {
+async fn subx2_sub18_a_waiting_sub_resource_update_is_sent_if_the_listing_changed() {
     for (size, expected) in [(1, 0), (2, 1)] {
         let fixture = with_held_update().await;
         fixture.list(&[("a:s/", 1), ("a:s/n", size)]);
@@ -116,7 +116,7 @@ async fn subx2_sub18_what_waits_inside_is_told_where_the_listing_has_changed() {
 }
 
 #[tokio::test]
-async fn subx2_a_list_of_templates_says_nothing_of_fields() {
+async fn subx2_a_template_listing_does_not_release_a_waiting_update() {
     let fixture = with_held_update().await;
     fixture.manager.on_listing(true, false).await;
     assert!(fixture.received().is_empty());
@@ -125,7 +125,7 @@ async fn subx2_a_list_of_templates_says_nothing_of_fields() {
 }
 
 #[tokio::test]
-async fn subx2_sub5_who_wants_all_of_it_elsewhere_is_told_once() {
+async fn subx2_sub5_a_client_with_a_second_full_subscription_is_notified_once() {
     let fixture = ManagerFixture::new();
     fixture.list(&[("a:s/", 1), ("a:s/n", 1)]);
     fixture.subscribe("a:s/n", SIZE).await;

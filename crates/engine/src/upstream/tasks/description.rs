@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_a_task_is_told_in_the_words_of_the_client() {
+    fn task1_a_task_is_translated_to_the_era_of_the_client() {
         let legacy = r#"{"taskId":"n","status":"working","statusMessage":"a b","ttl":60000,"pollInterval":20}"#;
         let modern = r#"{"taskId":"T","status":"working","statusMessage":"a b","ttlMs":60000,"pollIntervalMs":20}"#;
         assert_eq!(format!("{{{}}}", description(legacy, Era::Legacy).modern_members("T")), modern);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_within_a_version_only_the_id_and_a_life_without_end_change() {
+    fn task1_within_an_era_only_the_id_and_an_unbounded_ttl_change() {
         let check = |era, task: &str, expected: &str| {
             let changed = description(task, era).edits("T").apply(&task.to_owned().into());
             assert_eq!(String::from_utf8_lossy(&changed), expected);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn task1_only_a_task_is_taken_for_one() {
+    fn task1_only_a_valid_task_result_is_read_as_a_task() {
         let check = |era, result: &str, expected: Option<&str>| {
             let id = created_task(result, json::whole(result), era).and_then(|description| description.id());
             assert_eq!(id.as_deref(), expected, "{result}");

@@ -120,7 +120,7 @@ impl ListeningFixture {
 const TOOLS: &str = r#"{"toolsListChanged":true}"#;
 
 #[tokio::test(start_paused = true)]
-async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowledged() {
+async fn sub2_concurrent_subscriptions_share_one_listen_and_succeed_when_acknowledged() {
     let mut fixture = ListeningFixture::new();
     assert_eq!(fixture.acknowledge(&[]).await, TOOLS);
     assert_eq!(fixture.marked(), [List::Tools], "the tools may have changed before");
@@ -155,7 +155,7 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub2_so_many_are_a_new_base() {
+async fn sub2_many_subscriptions_replace_the_base_stream() {
     let mut fixture = ListeningFixture::new();
     fixture.acknowledge(&[]).await;
     let all: Vec<_> = (0..MAX_DELTA_URIS).map(|number| fixture.subscribe(&format!("a:{number}"))).collect();
@@ -174,7 +174,7 @@ async fn sub2_so_many_are_a_new_base() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
+async fn sub14_after_a_gap_all_uris_are_subscribed_again_and_notified_once() {
     let mut fixture = ListeningFixture::new();
     fixture.acknowledge(&[]).await;
     for uri in ["a:1", "a:2"] {
@@ -200,7 +200,7 @@ async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub14_a_backend_that_ends_every_stream_is_asked_ever_more_seldom() {
+async fn sub14_a_backend_that_ends_every_stream_is_retried_with_backoff() {
     let mut fixture = ListeningFixture::new();
     let started = tokio::time::Instant::now();
     for _ in 0..20 {
@@ -213,7 +213,7 @@ async fn sub14_a_backend_that_ends_every_stream_is_asked_ever_more_seldom() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub2_a_backend_that_knows_no_streams_is_not_asked_again() {
+async fn sub2_a_backend_without_listen_receives_no_second_listen() {
     let mut fixture = ListeningFixture::new();
     let subscribed = fixture.subscribe("a:1");
     fixture.settle().await;
@@ -226,7 +226,7 @@ async fn sub2_a_backend_that_knows_no_streams_is_not_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
+async fn sub2_a_failed_stream_fails_only_the_waiting_subscriptions() {
     let fail = |request: StreamRequest| {
         let answer = request.answer.send(Err(ListenError::Failed("no".into())));
         answer.unwrap_or_else(|_| panic!("no task waits"));

@@ -205,7 +205,7 @@ impl PlanModel {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
     #[test]
-    fn srv2_sub2_no_interleaving_leaves_a_gap_or_listens_for_more(
+    fn srv2_sub2_no_interleaving_leaves_a_gap_or_an_unwanted_subscription(
         has_lists in any::<bool>(),
         events in prop::collection::vec(event(), 0..200),
     ) {
