@@ -1,7 +1,7 @@
 //! The properties that each fuzz target asserts.
 //!
 //! A target is a function from bytes to nothing that panics if a property fails. The fuzzers in `fuzz_targets` call
-//! these functions, and so does `tests/it/seeds.rs` with the committed seeds and corpus.
+//! these functions, and so does `tests/it/fuzz_seeds.rs` with the committed seeds and corpus.
 
 #![allow(dead_code)]
 

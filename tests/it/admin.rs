@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::admin_client::{bearer, get_admin, open_admin_stream};
 use crate::client::Client;
 use crate::client::http::{Answer, Listener, field};
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::operator::{bearer, get_admin, open_admin_stream};
 use crate::subscriber::subscribe;
 use crate::support::await_log;
 

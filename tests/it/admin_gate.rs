@@ -12,9 +12,9 @@ use goblin_admin::routes::{Access, ROUTES, ReadTarget, Route, RouteAction};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use crate::admin_client::{admin_token, bearer, get_admin, open_admin_stream, record};
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
-use crate::operator::{admin_token, bearer, get_admin, open_admin_stream, record};
 
 /// A gateway and the directory of its files.
 struct Stage {

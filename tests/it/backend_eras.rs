@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
-use crate::scripted::{Reply, Scripted};
+use crate::scripted_backend::{Reply, Scripted};
 use crate::support::{assert_error, await_log, http_server, path_text, scripted_server, starts};
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bridge_visits::{cancel, home, request};
+use crate::bridge_stateless::{cancel, home, request};
 use crate::client::Client;
 use crate::harness::{Scratch, goblin};
 use crate::raw_gateway::{Arrival, EventStream, RawGateway};

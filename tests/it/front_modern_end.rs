@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::modern::with_meta;
 use crate::harness::{Gateway, fixture_server};
-use crate::stage::Scene;
-use crate::stage::{Back, Backend};
 use crate::support::{await_arrivals, await_log};
+use crate::transport_pairs::Scene;
+use crate::transport_pairs::{Back, Backend};
 
 const IN_FLIGHT: &str = "goblin_requests_in_flight";
 

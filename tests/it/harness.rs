@@ -167,7 +167,7 @@ impl Gateway {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
-        crate::operator::remember(address, &command);
+        crate::admin_client::remember(address, &command);
         Gateway { address, child, log, _scratch: None }
     }
 

@@ -13,7 +13,7 @@ use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::raw_server::{RawServer, response};
 use crate::scrape::gauge;
-use crate::scripted::Scripted;
+use crate::scripted_backend::Scripted;
 use crate::support::{assert_error, http_server};
 
 const MIB: usize = 1024 * 1024;

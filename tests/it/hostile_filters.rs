@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 use crate::raw_server::response;
-use crate::scripted::{Reply, Scripted, Seen};
+use crate::scripted_backend::{Reply, Scripted, Seen};
 use crate::subscriber::{UPDATED, await_upstream, subscribe};
 use crate::support::{assert_error, http_server};
 

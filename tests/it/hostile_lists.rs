@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::admin_client::get_admin;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
-use crate::operator::get_admin;
 use crate::raw_server::response;
-use crate::scripted::{Reply, Scripted, Seen};
+use crate::scripted_backend::{Reply, Scripted, Seen};
 use crate::support::{await_log, http_server};
 
 const EVENTS: &str = "Content-Type: text/event-stream\r\n";

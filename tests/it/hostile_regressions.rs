@@ -14,17 +14,17 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::admin_client::bearer;
 use crate::client::modern::Draft;
 use crate::client::{Client, text_of};
 use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only};
 use crate::hostile::{Attack, HEALTHY};
-use crate::operator::bearer;
-use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
 use crate::raw_server::response;
-use crate::scripted::{Reply, Scripted};
-use crate::stage::Back;
-use crate::stage::Scene;
+use crate::scripted_backend::{Reply, Scripted};
 use crate::support::{await_log, children, http_server, scripted_server};
+use crate::suspended_calls::{ELICITATION, required, retry, server_request_call, to_all};
+use crate::transport_pairs::Back;
+use crate::transport_pairs::Scene;
 
 /// The memory limit in MiB. None of these attacks costs memory.
 const CEILING: u64 = 128;

@@ -9,11 +9,11 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, goblin};
 use crate::home::{Home, Ran};
 use crate::hostile::{Attack, HEALTHY};
-use crate::operator::get_admin;
 use crate::support::{is_error, parent, path_text, pid_in};
 
 /// Variables of the gateway, named after the part of the configuration that expands them. The value of each contains

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
-use crate::scripted::{Reply, Scripted, Seen};
+use crate::scripted_backend::{Reply, Scripted, Seen};
 use crate::support::{assert_error, await_log, begin_call, ended, http_server};
 
 /// The lists of a hostile server.

@@ -6,10 +6,10 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
-use crate::operator::get_admin;
 use crate::support::{
     Arrivals, assert_error, await_arrivals, await_log, begin_call, ended, is_error, path_text, pid_in, raw_post, rest,
 };

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::harness::{Scratch, goblin};
-use crate::stage::Front;
 use crate::subscriber::{UPDATED, meta};
+use crate::transport_pairs::Front;
 
 /// The longest time that a player only listens.
 pub const LISTENS_MS: u64 = 100;

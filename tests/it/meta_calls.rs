@@ -11,9 +11,9 @@ use crate::client::modern::Draft;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::meta_client::{clients_of_each_kind, text};
-use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
-use crate::stage::Back;
-use crate::stage::Scene;
+use crate::suspended_calls::{ELICITATION, required, retry, server_request_call, to_all};
+use crate::transport_pairs::Back;
+use crate::transport_pairs::Scene;
 
 /// Returns the params of a call, direct and with `call_tool`.
 fn both(tool: &str, arguments: &Value) -> [Value; 2] {

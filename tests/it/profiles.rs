@@ -8,8 +8,8 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::front_listen::uris;
 use crate::harness::{Gateway, Scratch, fixture_server, goblin};
-use crate::listen_front::uris;
 use crate::subscriber::{UPDATED, await_upstream, subscribe};
 use crate::support::path_text;
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
-use crate::operator::get_admin;
 use crate::subscriber::{UPDATED, states};
 use crate::support::{await_exit, await_log, path_text, pid_in, started_and_alive};
 

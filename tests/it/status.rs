@@ -7,10 +7,10 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
-use crate::operator::get_admin;
 use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
 

@@ -4,11 +4,11 @@
 
 use serde_json::{Value, json};
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::client::inbox::Received;
 use crate::harness::{Deadline, eventually};
-use crate::operator::get_admin;
-use crate::stage::Stage;
+use crate::transport_pairs::Stage;
 
 pub const UPDATED: &str = "notifications/resources/updated";
 pub const DELETED: &str = "notifications/resources/deleted";

@@ -8,9 +8,9 @@ use crate::client::Client;
 use crate::client::inbox::Way;
 use crate::harness::{Gateway, fixture_server};
 use crate::scrape::gauge;
-use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{ACTIVE, UPDATED, await_upstream, meta, short, subscribe, subscribe_params, touch, touched};
 use crate::support::assert_error;
+use crate::transport_pairs::{Back, Front, Stage, pairs};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, fixture_server};
 use crate::resources::few_templates;
-use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{DELETED, UPDATED, short, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::path_text;
+use crate::transport_pairs::{Back, Front, Stage, pairs};
 
 /// A listed resource that no template matches.
 const NATIVE: &str = "blob:///bin";

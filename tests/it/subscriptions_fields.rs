@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::Deadline;
-use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::short;
+use crate::transport_pairs::{Back, Front, Stage, pairs};
 
 /// A listed resource that no template matches.
 const DATA: &str = "file:///data";

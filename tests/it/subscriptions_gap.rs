@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::response;
-use crate::scripted::{Reply, Scripted, Seen};
+use crate::scripted_backend::{Reply, Scripted, Seen};
 use crate::subscriber::short;
 use crate::support::http_server;
 

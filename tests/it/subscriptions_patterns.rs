@@ -9,11 +9,11 @@ use crate::client::Client;
 use crate::client::http::Listener;
 use crate::harness::{Gateway, fixture_server};
 use crate::scrape::gauge;
-use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{
     ACTIVE, UPDATED, await_upstream, short, states, states_become, subscribe, subscribe_params, touched,
 };
 use crate::support::assert_error;
+use crate::transport_pairs::{Back, Front, Stage, pairs};
 
 const LOGS: &str = "a+file:///d/*.log";
 

@@ -11,9 +11,9 @@ use crate::harness::{Deadline, Gateway, eventually, fixture_server};
 use crate::ledger_subscriptions_player::Random;
 use crate::resources::few_templates;
 use crate::scrape::gauge;
-use crate::stage::{Back, Front, Stage};
 use crate::subscriber::{ACTIVE, meta, short, subscribe, subscribe_params};
 use crate::support::assert_error;
+use crate::transport_pairs::{Back, Front, Stage};
 
 const HELD: &str = "a+note:///held-x";
 

@@ -13,11 +13,11 @@ use goblin_engine::admin::permit::AdminAccess;
 use goblin_engine::app::App;
 use serde_json::{Value, json};
 
+use crate::admin_client::{get_admin, remember_token};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
-use crate::operator::{get_admin, remember_token};
 use crate::per_client::own_process;
 use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
 use crate::subscriptions_patterns::glob;

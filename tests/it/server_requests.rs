@@ -7,8 +7,8 @@ use crate::client::Client;
 use crate::client::inbox::{Received, Way, raw_member};
 use crate::client::modern::everything;
 use crate::harness::Gateway;
-use crate::stage::{Back, Backend, Front, Stage, pairs};
 use crate::support::await_arrivals;
+use crate::transport_pairs::{Back, Backend, Front, Stage, pairs};
 
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";

@@ -4,14 +4,14 @@
 
 use serde_json::{Value, json};
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::client::http::Listener;
 use crate::client::modern::{ACKNOWLEDGED, listen_to, named, with_meta};
 use crate::harness::eventually;
-use crate::operator::get_admin;
-use crate::stage::Scene;
-use crate::stage::{Back, Backend};
 use crate::subscriber::{ACTIVE, DELETED, UPDATED, await_upstream, subscribe, touch, touched, without_fences};
+use crate::transport_pairs::Scene;
+use crate::transport_pairs::{Back, Backend};
 
 pub const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";

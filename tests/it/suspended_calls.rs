@@ -8,8 +8,8 @@ use crate::client::inbox::raw_member;
 use crate::client::modern::{Draft, everything};
 use crate::client::{Client, text_of};
 use crate::harness::eventually;
-use crate::stage::Scene;
-use crate::stage::{Back, Backend};
+use crate::transport_pairs::Scene;
+use crate::transport_pairs::{Back, Backend};
 
 pub const ELICITATION: &str = "elicitation/create";
 const SAMPLING: &str = "sampling/createMessage";

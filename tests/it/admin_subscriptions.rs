@@ -5,9 +5,9 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use crate::admin_client::get_admin;
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
-use crate::operator::get_admin;
 use crate::subscriber::{UPDATED, subscribe, touch};
 
 const ALPHA: &str = "a+note:///alpha";

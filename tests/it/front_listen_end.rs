@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::client::modern::named;
+use crate::front_listen::{ALPHA, next_notification, next_touched, uris};
 use crate::harness::{Gateway, eventually, fixture_server, signal};
-use crate::listen_front::{ALPHA, next_notification, next_touched, uris};
-use crate::stage::Back;
-use crate::stage::Scene;
 use crate::subscriber::{ACTIVE, UPDATED, await_upstream, touch};
+use crate::transport_pairs::Back;
+use crate::transport_pairs::Scene;
 
 fn over(id: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", "_meta": named(id)}})

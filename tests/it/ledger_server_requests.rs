@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::ask_player::{Manner, Player, ROUTES, Records, WIDTH, sampling_call};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
+use crate::ledger_server_requests_player::{Manner, Player, ROUTES, Records, WIDTH, sampling_call};
 use crate::per_client::per_client;
 use crate::resume::{self, Event};
 use crate::scrape::gauge_becomes;
-use crate::stage::Front;
 use crate::support::{FAULT_PAUSE, http_server, path_text, started_and_alive};
+use crate::transport_pairs::Front;
 
 /// The number of clients of each transport.
 const CLIENTS: [(Front, u64); 3] = [(Front::Http, 6), (Front::Sse, 4), (Front::Stdio, 2)];

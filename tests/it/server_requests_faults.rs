@@ -9,8 +9,8 @@ use crate::client::Client;
 use crate::client::inbox::{Received, raw_member};
 use crate::harness::Gateway;
 use crate::raw_server::{RESUME, RawServer, response};
-use crate::stage::{Back, Front, Stage, pairs};
 use crate::support::{assert_error, http_server};
+use crate::transport_pairs::{Back, Front, Stage, pairs};
 
 const SAMPLING: &str = "sampling/createMessage";
 const CANCELLED: &str = "notifications/cancelled";

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use crate::client::modern::everything;
 use crate::client::{Client, text_of};
 use crate::harness::{Deadline, Gateway, fixture_server};
-use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
 use crate::raw_server::{RawServer, response};
-use crate::stage::Scene;
-use crate::stage::{Back, Backend};
 use crate::support::{await_log, http_server};
+use crate::suspended_calls::{ELICITATION, required, retry, server_request_call, to_all};
+use crate::transport_pairs::Scene;
+use crate::transport_pairs::{Back, Backend};
 
 fn accept() -> Value {
     json!({"action": "accept"})

@@ -8,7 +8,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, fixture_server};
 use crate::scrape::metric_becomes;
 use crate::sdk::{Report, Sdk, reference_server};
-use crate::sdk_script::{MESSAGE, script};
+use crate::sdk_features_script::{MESSAGE, script};
 
 const PAGE_SIZE: usize = 20;
 
