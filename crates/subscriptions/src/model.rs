@@ -322,7 +322,7 @@ impl TableModel {
     }
 
     fn is_rejected(&self, uri: &str) -> bool {
-        self.table.resources.get(uri).is_some_and(|resource| matches!(resource.status(), "refused" | "tracked"))
+        self.table.resources.get(uri).is_some_and(|resource| matches!(resource.status(), "rejected" | "tracked"))
     }
 
     fn exempt_missing(&mut self) {

@@ -98,7 +98,7 @@ impl<S: Subscriber> ResourceEntry<S> {
             _ if self.is_missing => "missing",
             UpstreamState::On => "subscribed",
             UpstreamState::Tracked => "tracked",
-            UpstreamState::Rejected => "refused",
+            UpstreamState::Rejected => "rejected",
             UpstreamState::Off | UpstreamState::Subscribing | UpstreamState::Unsubscribing => "pending",
         }
     }

@@ -27,7 +27,7 @@ impl InputRequest {
             let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
             format!(r#","params":{}"#, without_members(params.get(request.raw.as_str()), is_unknown))
         });
-        let key = format!("ask-{}", request.id);
+        let key = format!("input-{}", request.id);
         let member =
             format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
         Ok(InputRequest { id: request.id, member, key })

@@ -259,7 +259,7 @@ mod tests {
         requests.pop();
         let reply = input_request(&dispatcher, &mut pending).expect("the call is suspended");
         let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
-        assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
+        assert!(text.contains("input-1") && !text.contains("input-2"), "{text}");
     }
 
     #[test]
@@ -271,9 +271,9 @@ mod tests {
         };
         check(
             r#"{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"mode":"url","elicitationId":"e","url":"u","_meta":{"progressToken":3},"x":1.0}}"#,
-            Some(r#""ask-3":{"method":"elicitation/create","params":{"mode":"url","url":"u","x":1.0}}"#),
+            Some(r#""input-3":{"method":"elicitation/create","params":{"mode":"url","url":"u","x":1.0}}"#),
         );
-        check(r#"{"jsonrpc":"2.0","id":4,"method":"roots/list"}"#, Some(r#""ask-4":{"method":"roots/list"}"#));
+        check(r#"{"jsonrpc":"2.0","id":4,"method":"roots/list"}"#, Some(r#""input-4":{"method":"roots/list"}"#));
         check(r#"{"jsonrpc":"2.0","id":5,"method":"tasks/get","params":{}}"#, None);
     }
 }

@@ -122,11 +122,11 @@ impl Router {
             SubscribeOutcome::Subscribed => "subscribed",
             SubscribeOutcome::Tracked => "tracked",
             SubscribeOutcome::Pending => "pending",
-            SubscribeOutcome::Rejected(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "refused",
+            SubscribeOutcome::Rejected(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "rejected",
         };
         let (server, session) = (server.as_str(), &*client.session_name());
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
-        state != "refused"
+        state != "rejected"
     }
 
     /// Returns the error for a subscription that the backend did not accept.

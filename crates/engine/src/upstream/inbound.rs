@@ -412,7 +412,8 @@ impl InboundHandler {
             return Ok(None);
         }
         let permit = Arc::clone(&self.capacity).try_acquire_owned();
-        let _permit = permit.map_err(|_| Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS })?;
+        let _permit =
+            permit.map_err(|_| Error::LimitExceeded { limit: "serverRequests", value: MAX_SERVER_REQUESTS })?;
         open.insert(id.clone(), cancel);
         Ok(Some(InboundRequest { cancelled, _permit }))
     }

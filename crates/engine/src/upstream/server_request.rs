@@ -106,7 +106,9 @@ pub(crate) fn relay(
         Ok(open) => open,
         Err(error) => {
             let error = match error {
-                ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS },
+                ServerRequestError::Full => {
+                    Error::LimitExceeded { limit: "serverRequests", value: MAX_SERVER_REQUESTS }
+                }
                 ServerRequestError::Closed => disconnected(),
             };
             return inbound.reject(&request, &error, &*reply_sink);
