@@ -40,7 +40,7 @@ fn assert_found(ran: &Ran, verdict: &str, about: &str, fragment: &str, cure: &st
             && text(finding, "cure").contains(cure)
     });
     assert!(found, "{verdict} {about}: {fragment} / {cure}:\n{}", ran.text());
-    let problems = findings.iter().filter(|finding| finding["verdict"] == "trouble").count();
+    let problems = findings.iter().filter(|finding| finding["verdict"] == "problem").count();
     assert_eq!(document["troubles"], problems);
     assert_eq!((ran.code, &document["ok"]), (Some(i32::from(problems > 0)), &json!(problems == 0)), "{ran:?}");
 }
@@ -93,7 +93,7 @@ async fn a_missing_or_broken_configuration_is_a_problem() {
     let ran = doctor(&home, &["--json"]).await;
     assert_found(
         &ran,
-        "trouble",
+        "problem",
         "configuration",
         "mcpServers.a.env.K: variable NO_SUCH_VARIABLE is not set",
         "set it",
@@ -102,14 +102,14 @@ async fn a_missing_or_broken_configuration_is_a_problem() {
     let ran = doctor(&home, &["--json"]).await;
     assert_found(
         &ran,
-        "trouble",
+        "problem",
         "configuration",
         "goblin.json:2:16: gateway.prot: unknown key",
         "did you mean \"port\"",
     );
     std::fs::remove_file(&home.config).expect("the file exists");
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "configuration", "cannot read ", "goblin import");
+    assert_found(&ran, "problem", "configuration", "cannot read ", "goblin import");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn an_unusable_command_is_reported_once_with_its_cure() {
     for arguments in [&["--json"][..], &["--json", "--no-connect"], &["--json", "--offline"]] {
         let ran = doctor(&home, arguments).await;
         let assert_problem =
-            |id: &str, text: &str, cure: &str| assert_found(&ran, "trouble", &format!("server {id}"), text, cure);
+            |id: &str, text: &str, cure: &str| assert_found(&ran, "problem", &format!("server {id}"), text, cure);
         assert_problem("npx", "command \"npx\" not found", "https://nodejs.org");
         assert_problem("uvx", "command \"uvx\" not found", "https://docs.astral.sh/uv");
         assert_problem("near", "command \"my-servr\" not found", "did you mean my-server?");
@@ -144,16 +144,16 @@ async fn an_unusable_command_is_reported_once_with_its_cure() {
 #[tokio::test]
 async fn an_unusable_server_is_a_problem() {
     let missing = json!({ "command": fixture(), "cwd": "/no/such/directory" });
-    check_server(missing, "trouble", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
+    check_server(missing, "problem", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
     let home = Home::new(&impatient_config(json!({ "a": fixture_server(&["--hang-handshake"]) })));
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
+    assert_found(&ran, "problem", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
     let ending = fixture_server(&["--exit-at-start"]);
-    check_server(ending, "trouble", "the process ended with exit code 3", "by hand").await;
+    check_server(ending, "problem", "the process ended with exit code 3", "by hand").await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     drop(listener);
-    check_server(json!({ "url": url }), "trouble", "connection refused", "is the server running, and on this port?")
+    check_server(json!({ "url": url }), "problem", "connection refused", "is the server running, and on this port?")
         .await;
 }
 
@@ -173,14 +173,14 @@ async fn a_taken_port_is_reported_with_its_owner() {
     let ran = doctor(&home, &["--json"]).await;
     let owner =
         if cfg!(target_os = "linux") { format!("(pid {}) listens", std::process::id()) } else { "lsof".to_owned() };
-    assert_found(&ran, "trouble", "port", &owner, "goblin serve --port ");
+    assert_found(&ran, "problem", "port", &owner, "goblin serve --port ");
     drop(listener);
     assert_found(&doctor(&home, &["--json"]).await, "ok", "port", &format!("127.0.0.1:{port} is free"), "");
     let other = home.scratch.write("other.json", r#"{ "mcpServers": {} }"#);
     let serve = ["serve", "--port", &port.to_string(), "--config", other.to_str().expect("text")];
     let gateway = Gateway::of(home.goblin(&serve)).await;
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "port", "other.json runs there already", "--port");
+    assert_found(&ran, "problem", "port", "other.json runs there already", "--port");
     assert_found(&ran, "ok", "gateway", &format!("another gateway runs at {}", gateway.url()), "");
 }
 
@@ -213,9 +213,9 @@ async fn an_open_or_unusable_runtime_directory_is_reported() {
     std::fs::remove_dir(&directory).expect("the directory is empty");
     std::fs::write(&directory, "in the way").expect("a file");
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "runtime directory", "not a directory", "mv ");
+    assert_found(&ran, "problem", "runtime directory", "not a directory", "mv ");
     std::fs::write(&home.config, "{").expect("the file can be written");
-    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "not a directory", "mv ");
+    assert_found(&doctor(&home, &["--json"]).await, "problem", "runtime directory", "not a directory", "mv ");
 }
 
 fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
@@ -238,14 +238,14 @@ async fn a_gateway_of_this_configuration_is_examined() {
     std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("the test owns the file");
     assert_found(
         &doctor(&home, &["--json"]).await,
-        "trouble",
+        "problem",
         "gateway",
         "the token of the gateway at",
         "goblin serve",
     );
     signal(pid, "STOP");
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "gateway", "does not answer", &format!("kill {pid}"));
+    assert_found(&ran, "problem", "gateway", "does not answer", &format!("kill {pid}"));
     gateway.child.kill().await.expect("the process can be killed");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "warning", "gateway", "is left over from a gateway that was killed", "nothing to do");

@@ -87,7 +87,7 @@ pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let endpoint = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|error| match error {
-        EndpointError::Configuration(trouble) => CliError::Usage(trouble).into(),
+        EndpointError::Configuration(problem) => CliError::Usage(problem).into(),
         other => anyhow::Error::from(other),
     })?;
     let place = endpoint.place();

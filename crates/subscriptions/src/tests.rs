@@ -200,7 +200,7 @@ fn sub10_a_rejected_pending_subscription_is_listed_and_retried_on_the_next_link(
     assert_eq!(settled(fixture.subscribe(0, "a")), "Pending");
     fixture.link_up(true);
     fixture.reply("+a", UpstreamReply::Failed("no".into()));
-    assert!(fixture.table.all().all(|(_, state)| state == "refused") && fixture.next_request().is_none());
+    assert!(fixture.table.all().all(|(_, state)| state == "rejected") && fixture.next_request().is_none());
     fixture.link_up(true);
     assert_eq!(fixture.reply("+a", UpstreamReply::Done), 1);
 }

@@ -223,7 +223,7 @@ mod tests {
             Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
             Error::Timeout { server: server(), method: "tools/call".into(), after: Duration::from_secs(60) },
             Error::BackendProtocol { server: server(), reason: "garbage".into() },
-            Error::ClientUnavailable { reason: "it is gone".into() },
+            Error::ClientUnavailable { reason: "it disconnected".into() },
             Error::Unanswered { method: "elicitation/create".into(), after: Duration::from_secs(300) },
             Error::Unfetched,
             Error::ShuttingDown,

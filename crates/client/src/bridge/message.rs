@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_message_with_a_protocol_version_needs_no_session() {
-        for (meta, is_visit) in [
+        for (meta, is_stateless) in [
             (r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#, true),
             (r#"{"io.modelcontextprotocol/protocolVersion":null}"#, true),
             (r#"{"progressToken":1}"#, false),
@@ -232,7 +232,7 @@ mod tests {
             let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"_meta":{meta}}}}}"#);
             assert_eq!(
                 matches!(ClientMessage::read(line.into()).kind, ClientMessageKind::Stateless(_)),
-                is_visit,
+                is_stateless,
                 "{meta}"
             );
         }

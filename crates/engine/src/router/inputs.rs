@@ -40,19 +40,20 @@ impl Router {
             return Ok(());
         }
         let text = request.raw.as_str();
-        let has_asks = backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_server_requests());
+        let has_server_requests =
+            backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_server_requests());
         let Some(at) = params.request_state else {
             // A backend may give no state. A legacy backend keeps the call open instead, so a request without a state
             // is stale.
-            return if has_asks { Err(Error::StaleState) } else { Ok(()) };
+            return if has_server_requests { Err(Error::StaleState) } else { Ok(()) };
         };
         let token = json::string(text, at).ok_or(Error::StaleState)?;
         match self.states.open(&token, caller, request)? {
-            RequestState::Native { server, state } if !has_asks && server == backend.id.as_str() => {
+            RequestState::Native { server, state } if !has_server_requests && server == backend.id.as_str() => {
                 edits.replace(at, quote(&state));
                 Ok(())
             }
-            RequestState::Restart if has_asks => {
+            RequestState::Restart if has_server_requests => {
                 let whole = params.whole.ok_or(Error::StaleState)?;
                 let is_round_member = |key: &str| matches!(key, "requestState" | "inputResponses");
                 json::cut_members(text, whole, is_round_member, edits);

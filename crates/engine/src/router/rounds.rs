@@ -92,7 +92,7 @@ impl Router {
     async fn request_input(&self, call: &Arc<Call>, backend: &Backend, input_request: &str) -> InputResponse {
         let (method, params) = method_and_params(input_request);
         let Ok(mut open) = call.client.open_request() else {
-            return missing_response(&method, "the client has too many open requests, or is gone");
+            return missing_response(&method, "the client has too many open requests, or disconnected");
         };
         let params = params.map(|params| self.params_for(call, backend, &method, params, open.id));
         let params = match params {
@@ -118,7 +118,7 @@ impl Router {
             is_own: false,
         };
         if !recipient.send(&message) {
-            return missing_response(&method, "the client is gone, or no stream for server requests is open");
+            return missing_response(&method, "the client disconnected, or has no open stream for server requests");
         }
         let timeout = async {
             match self.policies.ask_timeout {
@@ -146,7 +146,7 @@ impl Router {
                     };
                 }
                 ServerRequestEvent::Progress(_) => {}
-                ServerRequestEvent::Closed => return missing_response(&method, "the client is gone"),
+                ServerRequestEvent::Closed => return missing_response(&method, "the client disconnected"),
             }
         }
     }

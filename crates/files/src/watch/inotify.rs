@@ -42,7 +42,7 @@ pub(crate) type ChangeHint<'a> = Option<(&'a Path, PathChange)>;
 impl DirectoryWatch {
     #[expect(
         deprecated,
-        reason = "its successor is unsafe for the sake of those who replace the descriptor; nobody can here"
+        reason = "the successor is unsafe, because a caller could replace the descriptor; no caller can do that here"
     )]
     pub(crate) fn open() -> io::Result<DirectoryWatch> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {

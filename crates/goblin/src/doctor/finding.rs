@@ -12,7 +12,6 @@ use crate::style::{paint_if, plural};
 pub(crate) enum Verdict {
     Ok,
     Warning,
-    #[serde(rename = "trouble")]
     Problem,
 }
 

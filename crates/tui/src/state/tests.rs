@@ -68,7 +68,7 @@ fn the_selection_stays_with_its_row() {
     assert_eq!((selected(&state), state.selected()), (last.as_str(), 4));
     items.truncate(2);
     state.update(UiEvent::Items(List::Tools, items));
-    assert_eq!(state.selected(), 1, "its row is gone");
+    assert_eq!(state.selected(), 1, "the row does not exist any longer");
     state.update(UiEvent::Items(List::Tools, Vec::new()));
     assert!(state.row().is_none());
     for action in [Action::Down, Action::Open, Action::Right, Action::Call, Action::Restart] {
@@ -85,7 +85,7 @@ fn a_selection_of_the_newest_event_follows_new_events() {
     assert_eq!(selected(&state), "5 ");
     act(&mut state, Action::Down);
     state.update(UiEvent::Event(event(6)));
-    assert!(selected(&state).starts_with("4 "), "who went back stays there");
+    assert!(selected(&state).starts_with("4 "), "the selection of an older event stays");
     for seq in 0..2000 {
         state.update(UiEvent::Event(event(seq)));
     }

@@ -132,7 +132,7 @@ mod tests {
         let call = Arc::new(Call::example());
         let _entry = shared.peer.open.add(1, &call);
         let receive = |id: u64, call| {
-            let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
+            let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/request"}"#);
             let event = Frame::Whole(SseEvent { data, ..SseEvent::default() });
             assert!(matches!(HttpLinkInner::on_event(&shared, id, event, call), Ok(None)));
         };

@@ -151,7 +151,7 @@ async fn sub2_concurrent_subscriptions_share_one_listen_and_succeed_when_acknowl
     assert!(started.elapsed() <= MERGE_AFTER + Duration::from_secs(1));
     assert_eq!(fixture.open(), [TOOLS]);
     assert!(fixture.subscriber.received().is_empty());
-    assert_eq!(fixture.subscriber.manager.all()[0].1, "refused", "the backend now omits the URI");
+    assert_eq!(fixture.subscriber.manager.all()[0].1, "rejected", "the backend now omits the URI");
 }
 
 #[tokio::test(start_paused = true)]
