@@ -439,8 +439,8 @@ pub fn import(data: &[u8]) {
     let is_project = usize::from(*choice) / ClientApp::ALL.len() % 2 == 1;
     let project = is_project.then(|| PathBuf::from("/nowhere/project"));
     let source = ClientFile { client, path: PathBuf::from("/nowhere/project/file"), project };
-    let ground = SearchBase { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };
-    let found = match translate(&source, text, &ground) {
+    let search_base = SearchBase { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };
+    let found = match translate(&source, text, &search_base) {
         Ok(found) => found,
         Err(sentence) => return assert_is_plain(&sentence),
     };

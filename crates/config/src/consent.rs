@@ -7,7 +7,7 @@
 use crate::mask;
 use crate::tree::JsonTree;
 use crate::visible::escaped;
-use crate::words;
+use crate::word_list;
 
 /// Variables that make a linker, an interpreter, a shell or git load or run other code: names, and prefixes with `*`.
 const LOADERS: &str = include_str!("words/loaders.txt");
@@ -25,20 +25,20 @@ pub fn line(entry: &JsonTree) -> String {
     let members = |name: &str| entry.get(name).and_then(JsonTree::members).unwrap_or_default().iter();
     if let Some(url) = text("url").filter(|_| text("command").is_none()) {
         let headers: Vec<_> =
-            members("headers").map(|(name, value)| format!("{}: {}", word(name), masked(value))).collect();
+            members("headers").map(|(name, value)| format!("{}: {}", shell_word(name), masked(value))).collect();
         let headers = if headers.is_empty() { String::new() } else { format!("  (with {})", headers.join(", ")) };
         return address(url) + &headers;
     }
     if let Some(root) = text("root").filter(|_| text("command").is_none()) {
-        return format!("the files of {}", word(root));
+        return format!("the files of {}", shell_word(root));
     }
-    let mut words: Vec<String> = members("env").map(variable).collect();
-    words.push(word(text("command").unwrap_or_default()));
+    let mut shell_words: Vec<String> = members("env").map(variable).collect();
+    shell_words.push(shell_word(text("command").unwrap_or_default()));
     if let Some(JsonTree::List(args)) = entry.get("args") {
-        words.extend(args.iter().filter_map(JsonTree::as_text).map(word));
+        shell_words.extend(args.iter().filter_map(JsonTree::as_text).map(shell_word));
     }
-    let directory = text("cwd").map(|directory| format!("  (in {})", word(directory))).unwrap_or_default();
-    words.join(" ") + &directory
+    let directory = text("cwd").map(|directory| format!("  (in {})", shell_word(directory))).unwrap_or_default();
+    shell_words.join(" ") + &directory
 }
 
 /// Reports whether the line masks a value.
@@ -53,19 +53,19 @@ pub fn is_masked(entry: &JsonTree) -> bool {
 /// Returns the URL without user and query. Quotes it if a part of it could be mistaken for text of the gateway.
 fn address(url: &str) -> String {
     let shown = escaped(&mask::url(url));
-    if shown.contains([' ', '(', ')', '\'']) { word(&shown) } else { shown }
+    if shown.contains([' ', '(', ')', '\'']) { shell_word(&shown) } else { shown }
 }
 
 fn masked(value: &JsonTree) -> String {
     let shown = mask::value(value.as_text().unwrap_or_default());
-    if shown == mask::HIDDEN { shown } else { word(&shown) }
+    if shown == mask::HIDDEN { shown } else { shell_word(&shown) }
 }
 
 fn variable((name, value): &(String, JsonTree)) -> String {
     match shown_value(name, value) {
         // The mask is not quoted. A real value that looks like the mask is quoted.
-        hidden if hidden == mask::HIDDEN => format!("{}={hidden}", word(name)),
-        shown => word(&format!("{name}={shown}")),
+        hidden if hidden == mask::HIDDEN => format!("{}={hidden}", shell_word(name)),
+        shown => shell_word(&format!("{name}={shown}")),
     }
 }
 
@@ -94,7 +94,7 @@ enum VariableRole {
 fn role(name: &str) -> VariableRole {
     let name = name.to_ascii_uppercase();
     let is_of = |families: &[&str]| families.iter().any(|family| name.starts_with(family));
-    if words::match_name(words::of(LOADERS), &name) {
+    if word_list::match_name(word_list::of(LOADERS), &name) {
         VariableRole::Loader
     } else if is_of(&PACKAGE_FAMILIES) && !PACKAGE_SECRETS.iter().any(|secret| name.contains(secret)) {
         VariableRole::Package
@@ -104,7 +104,7 @@ fn role(name: &str) -> VariableRole {
 }
 
 /// Returns the text quoted as one word of a shell. Leaves `${VAR}` references unquoted.
-fn word(text: &str) -> String {
+fn shell_word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%${}".contains(letter);
     let escaped = escaped(text);
     if !text.is_empty() && escaped.chars().all(is_plain) {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_names_are_in_upper_case() {
-        let all = words::of(LOADERS).chain(PACKAGE_FAMILIES).chain(PACKAGE_SECRETS);
+        let all = word_list::of(LOADERS).chain(PACKAGE_FAMILIES).chain(PACKAGE_SECRETS);
         all.for_each(|name| assert_eq!(name, name.to_ascii_uppercase()));
     }
 }

@@ -119,8 +119,8 @@ pub fn frozen(old: &Config, new: &Config) -> Vec<&'static str> {
 
 /// Returns the enabled servers that the new configuration no longer contains.
 fn removed(old: &Config, new: &Config) -> Vec<ServerId> {
-    let gone = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));
-    gone.map(|(id, _)| id.clone()).collect()
+    let removed = old.servers.iter().filter(|(id, server)| server.enabled && !new.servers.contains_key(*id));
+    removed.map(|(id, _)| id.clone()).collect()
 }
 
 /// Returns the extent of a change. The destructuring lists every member, so the compiler rejects a new member until it
@@ -143,10 +143,10 @@ fn depth(old: &Server, new: &Server) -> Depth {
         prompts: _,
         resources: _,
     } = new;
-    let stays = old.transport == *transport
+    let is_same_connection = old.transport == *transport
         && old.protocol == *protocol
         && old.session == *session
         && old.declare == *declare
         && old.roots == *roots;
-    if stays { Depth::Surface } else { Depth::Connection }
+    if is_same_connection { Depth::Surface } else { Depth::Connection }
 }

@@ -62,7 +62,9 @@ fn syntax_fault(kind: &ParseErrorKind) -> Fault {
         ParseErrorKind::SingleQuotedStringsNotAllowed
         | ParseErrorKind::ExpectedStringObjectProperty
         | ParseErrorKind::UnexpectedWord => Fault::new("unexpected word").cure("put strings and keys in double quotes"),
-        ParseErrorKind::MultipleRootJsonValues => Fault::new("the file goes on after its end").cure("remove the rest"),
+        ParseErrorKind::MultipleRootJsonValues => {
+            Fault::new("there is text after the end of the configuration").cure("remove the rest")
+        }
         other => Fault::new(lower_first(&other.to_string())),
     }
 }
@@ -80,7 +82,7 @@ fn find_duplicates(value: &Value<'_>, path: &str, report: &ProblemCollector) {
             for property in &object.properties {
                 let path = member_path(path, property.name.as_str());
                 if !seen.insert(property.name.as_str()) {
-                    let fault = Fault::new("this key stands here twice").cure("remove one of the two");
+                    let fault = Fault::new("duplicate key").cure("remove one of the two");
                     report.problem(property.name.start(), &path, fault);
                 }
                 find_duplicates(&property.value, &path, report);
@@ -142,7 +144,7 @@ mod tests {
             ("{ a: 1 }", "f:1:3: unexpected word, put strings and keys in double quotes"),
             ("{ \"a\": 'b' }", "f:1:8: unexpected word, put strings and keys in double quotes"),
             ("{ \"a\": yes }", "f:1:8: unexpected word, put strings and keys in double quotes"),
-            ("{} {}", "f:1:4: the file goes on after its end, remove the rest"),
+            ("{} {}", "f:1:4: there is text after the end of the configuration, remove the rest"),
             ("{ \"a\": 0x10 }", "f:1:8: hexadecimal numbers are not allowed"),
             ("{ \"a\": \"b\n", "f:1:8: this string is never closed"),
         ] {
@@ -154,8 +156,8 @@ mod tests {
     fn duplicate_keys_are_found_at_any_depth() {
         check(
             "{ \"a\": [{ \"b\": 1,\n \"b\": 2 }],\n \"\\u0061\": 3 }",
-            "f:2:2: a[0].b: this key stands here twice, remove one of the two\n\
-             f:3:2: a: this key stands here twice, remove one of the two",
+            "f:2:2: a[0].b: duplicate key, remove one of the two\n\
+             f:3:2: a: duplicate key, remove one of the two",
         );
     }
 

@@ -26,10 +26,10 @@ const BYTE_ORDER_MARK: &str = "\u{feff}";
 pub enum EditError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("{} has problems, mend them first; nothing was changed\n{problems}", path.display())]
+    #[error("{} was not changed; fix its problems first\n{problems}", path.display())]
     Broken { path: PathBuf, problems: String },
     #[error("nothing was changed: {problems}")]
-    Refused { problems: String },
+    Rejected { problems: String },
     #[error("cannot write {}: {reason}", path.display())]
     Write { path: PathBuf, reason: std::io::Error },
 }
@@ -153,7 +153,7 @@ impl Draft {
             return Err(EditError::Broken { path: self.path.clone(), problems });
         }
         let problems: Vec<String> = inside.iter().map(Problem::without_place).collect();
-        Err(EditError::Refused { problems: problems.join("\n") })
+        Err(EditError::Rejected { problems: problems.join("\n") })
     }
 
     /// Replaces the file with the draft. Returns the path that was written, which differs if `path` is a symbolic link.

@@ -75,8 +75,7 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
         }
         expanded.push_str(before);
         let Some(end) = reference.find('}') else {
-            faults
-                .push(Fault::new("\"${\" is not closed by \"}\"").cure("write \"$${\" where a plain \"${\" is meant"));
+            faults.push(Fault::new("\"${\" is not closed by \"}\"").cure("write \"$${\" for a literal \"${\""));
             rest = "";
             break;
         };
@@ -97,7 +96,7 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> R
             .map_err(|reason| Fault::new(format!("cannot read {}: {reason}", quoted(path))).outside());
     }
     if reference.starts_with("input:") {
-        let fault = Fault::new(format!("{} asks the user, which a gateway cannot", quoted(reference)));
+        let fault = Fault::new(format!("{} prompts the user, which a gateway cannot do", quoted(reference)));
         return Err(fault.cure("use a variable: ${VAR}"));
     }
     let reference = reference.strip_prefix("env:").unwrap_or(reference);
@@ -107,10 +106,10 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> R
     };
     if !is_variable_name(name) {
         let fault = Fault::new(format!("{} is not the name of a variable", quoted(name)));
-        return Err(fault.cure("write \"$${\" where a plain \"${\" is meant"));
+        return Err(fault.cure("write \"$${\" for a literal \"${\""));
     }
     if default.is_some_and(|default| default.contains("${")) {
-        return Err(Fault::new("a default cannot hold another \"${\""));
+        return Err(Fault::new("a default cannot contain another \"${\""));
     }
     match (environment(name), default) {
         (Some(value), None) => Ok(value),
@@ -132,7 +131,7 @@ pub(crate) fn is_variable_name(name: &str) -> bool {
 /// Returns the file's content without the trailing line end that editors add.
 fn read_file(path: &Path) -> Result<String, String> {
     let bytes = bounded::read(path, MAX_FILE_SIZE).map_err(|error| error.to_string())?;
-    let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    let text = String::from_utf8(bytes).map_err(|_| "the file is not UTF-8".to_owned())?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -186,12 +185,12 @@ mod tests {
                 "variable A is not set, set it or write ${A:-default}; \
                  variable B is not set, set it or write ${B:-default}",
             ),
-            ("${TOKEN", "\"${\" is not closed by \"}\", write \"$${\" where a plain \"${\" is meant"),
-            ("${}", "\"\" is not the name of a variable, write \"$${\" where a plain \"${\" is meant"),
-            ("${1A}", "\"1A\" is not the name of a variable, write \"$${\" where a plain \"${\" is meant"),
-            ("${input:key}", "\"input:key\" asks the user, which a gateway cannot, use a variable: ${VAR}"),
-            ("${A:-${B}}", "a default cannot hold another \"${\""),
-            ("${file:/}", "cannot read \"/\": it is not a regular file"),
+            ("${TOKEN", "\"${\" is not closed by \"}\", write \"$${\" for a literal \"${\""),
+            ("${}", "\"\" is not the name of a variable, write \"$${\" for a literal \"${\""),
+            ("${1A}", "\"1A\" is not the name of a variable, write \"$${\" for a literal \"${\""),
+            ("${input:key}", "\"input:key\" prompts the user, which a gateway cannot do, use a variable: ${VAR}"),
+            ("${A:-${B}}", "a default cannot contain another \"${\""),
+            ("${file:/}", "cannot read \"/\": not a regular file"),
         ] {
             check(text, Err(expected));
         }
@@ -208,8 +207,11 @@ mod tests {
         assert_eq!(expand("Bearer ${file:key}").as_deref(), Ok("Bearer s3cret"));
         let absolute = format!("${{file:{}}}", directory.join("key").display());
         assert_eq!(expand(&absolute).as_deref(), Ok("s3cret"));
-        assert_eq!(expand("${file:large}"), Err("cannot read \"large\": it is larger than 65536 bytes".to_owned()));
-        assert_eq!(expand("${file:binary}"), Err("cannot read \"binary\": it is not UTF-8".to_owned()));
+        assert_eq!(
+            expand("${file:large}"),
+            Err("cannot read \"large\": the file is larger than 65536 bytes".to_owned())
+        );
+        assert_eq!(expand("${file:binary}"), Err("cannot read \"binary\": the file is not UTF-8".to_owned()));
         assert!(expand("${file:absent}").unwrap_err().starts_with("cannot read \"absent\": "));
         std::fs::remove_dir_all(&directory).unwrap();
     }

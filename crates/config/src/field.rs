@@ -48,8 +48,8 @@ pub(crate) enum ConfigPart {
 
 impl Expansions {
     /// Returns the variables that the matching parts expand.
-    pub(crate) fn of(&self, is_meant: impl Fn(&ConfigPart) -> bool) -> impl Iterator<Item = &str> {
-        self.variables.iter().filter(move |(part, _)| is_meant(part)).map(|(_, name)| name.as_str())
+    pub(crate) fn of(&self, is_selected: impl Fn(&ConfigPart) -> bool) -> impl Iterator<Item = &str> {
+        self.variables.iter().filter(move |(part, _)| is_selected(part)).map(|(_, name)| name.as_str())
     }
 }
 
@@ -169,7 +169,7 @@ impl<'a> Field<'a> {
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;
         match expand(self.text()?, &|name| context.look_up(name), &context.origin.directory) {
-            Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not hold a NUL character"))),
+            Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not contain a NUL character"))),
             Ok(text) => Some(text),
             Err(faults) => {
                 faults.into_iter().for_each(|fault| self.problem(fault));
@@ -267,7 +267,7 @@ impl<'a> Field<'a> {
     pub(crate) fn warn_if_literal_secret(&self) {
         let literal = matches!(self.value, Value::StringLit(literal) if !literal.value.contains("${"));
         if literal && self.context.origin.is_world_readable() {
-            let fault = Fault::new("a secret in a file that everybody can read")
+            let fault = Fault::new("every user can read this file, and it contains a secret")
                 .cure(format!("write ${{VAR}} instead, or {}", self.context.origin.chmod("o-r")));
             self.warning(fault);
         }
@@ -280,7 +280,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn wrong<T>(&self, wanted: &str) -> Option<T> {
+    fn wrong<T>(&self, expected: &str) -> Option<T> {
         let found = match self.value {
             Value::StringLit(_) => "a string",
             Value::NumberLit(_) => "a number",
@@ -289,7 +289,7 @@ impl<'a> Field<'a> {
             Value::Array(_) => "an array",
             Value::NullKeyword(_) => "null",
         };
-        self.accept(Err(Fault::new(format!("must be {wanted}, not {found}"))))
+        self.accept(Err(Fault::new(format!("must be {expected}, not {found}"))))
     }
 }
 

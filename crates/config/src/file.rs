@@ -24,28 +24,28 @@ pub struct ConfigOrigin {
     /// The permission bits. `None` if the text is not from a file.
     pub mode: Option<u32>,
     /// The reason to distrust the file, if any.
-    pub distrust: Option<UntrustedPath>,
+    pub untrusted: Option<UntrustedPath>,
 }
 
 impl ConfigOrigin {
     /// Returns the origin of a text that is not from a file. Its permissions are not checked.
     pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> ConfigOrigin {
-        ConfigOrigin { file: file.into(), directory: directory.into(), mode: None, distrust: None }
+        ConfigOrigin { file: file.into(), directory: directory.into(), mode: None, untrusted: None }
     }
 
     /// Returns the origin of a file that does not exist yet and will have this mode.
     pub(crate) fn of_new(path: &Path, mode: u32) -> Result<ConfigOrigin, LoadError> {
         let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
-        let asked = path.to_owned();
-        let distrust = bounded::in_time(move || trust::examine(&asked)).map_err(|error| error.of(path))?;
-        let distrust = distrust.map_err(unreadable)?;
+        let requested = path.to_owned();
+        let untrusted = bounded::in_time(move || trust::examine(&requested)).map_err(|error| error.of(path))?;
+        let untrusted = untrusted.map_err(unreadable)?;
         let directory = directory(path).map_err(unreadable)?;
-        Ok(ConfigOrigin { mode: Some(mode), distrust, ..ConfigOrigin::new(path.display().to_string(), directory) })
+        Ok(ConfigOrigin { mode: Some(mode), untrusted, ..ConfigOrigin::new(path.display().to_string(), directory) })
     }
 
     /// Returns an error if another user can change the file, and could therefore run commands as this user.
     pub(crate) fn check_trust(&self) -> Result<(), Fault> {
-        self.distrust.as_ref().map_or(Ok(()), |distrust| Err(distrust.fault()))
+        self.untrusted.as_ref().map_or(Ok(()), |untrusted| Err(untrusted.fault()))
     }
 
     pub(crate) fn is_world_readable(&self) -> bool {
@@ -62,9 +62,9 @@ impl ConfigOrigin {
 pub enum LoadError {
     #[error("cannot read {}: {reason}", path.display())]
     Read { path: PathBuf, reason: io::Error },
-    #[error("{} is larger than {MAX_SIZE} bytes, it cannot be a configuration", path.display())]
+    #[error("{} is larger than {MAX_SIZE} bytes and cannot be a configuration", path.display())]
     TooLarge { path: PathBuf },
-    #[error("{} is not a regular file; the gateway reads it more than once, so write the configuration to one", path.display())]
+    #[error("{} is not a regular file; the gateway reads the configuration more than once, so write it to a regular file", path.display())]
     NotRegular { path: PathBuf },
     #[error(transparent)]
     Problems(#[from] Problems),
@@ -83,14 +83,14 @@ impl ReadError {
 }
 
 pub fn read(path: &Path) -> Result<(String, ConfigOrigin), LoadError> {
-    let asked = path.to_owned();
+    let requested = path.to_owned();
     let read = bounded::in_time(move || {
-        let (bytes, file) = bounded::read_open(&asked, MAX_SIZE)?;
+        let (bytes, file) = bounded::read_open(&requested, MAX_SIZE)?;
         let mode = file.metadata()?.permissions().mode();
-        Ok((bytes, mode, trust::examine(&asked)?, directory(&asked)?))
+        Ok((bytes, mode, trust::examine(&requested)?, directory(&requested)?))
     });
-    let (bytes, mode, distrust, directory) = read.and_then(|read| read).map_err(|error: ReadError| error.of(path))?;
-    let origin = ConfigOrigin { file: path.display().to_string(), directory, mode: Some(mode), distrust };
+    let (bytes, mode, untrusted, directory) = read.and_then(|read| read).map_err(|error: ReadError| error.of(path))?;
+    let origin = ConfigOrigin { file: path.display().to_string(), directory, mode: Some(mode), untrusted };
     match String::from_utf8(bytes) {
         Ok(text) => Ok((text, origin)),
         Err(error) => Err(LoadError::Problems(not_utf8(&error, &origin))),

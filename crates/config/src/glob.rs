@@ -14,7 +14,7 @@ pub enum GlobError {
     Empty,
     #[error("a pattern has at most {} bytes", Glob::MAX_LENGTH)]
     TooLong,
-    #[error("a pattern must not hold control characters")]
+    #[error("a pattern must not contain control characters")]
     Control,
 }
 

@@ -125,17 +125,17 @@ impl fmt::Display for Note {
 }
 
 /// Translates one file. Returns an error message if the file as a whole cannot be used.
-pub fn translate(source: &ClientFile, text: &str, ground: &SearchBase) -> Result<FileImport, String> {
+pub fn translate(source: &ClientFile, text: &str, search_base: &SearchBase) -> Result<FileImport, String> {
     let mut found = FileImport::default();
-    let blocks = block::blocks(source, text, ground)?;
+    let blocks = block::blocks(source, text, search_base)?;
     let count: usize = blocks.iter().map(|block| block.servers.len()).sum();
     if count > MAX_SERVERS {
-        return Err(format!("has {count} servers, more than {MAX_SERVERS} cannot be judged at once"));
+        return Err(format!("has {count} servers; at most {MAX_SERVERS} can be reviewed at once"));
     }
     for block in blocks {
         for (name, members) in &block.servers {
             let mut notes = Vec::new();
-            let entry = entry::entry(source.client, members, &block, ground, &mut notes);
+            let entry = entry::entry(source.client, members, &block, search_base, &mut notes);
             let entry = entry.filter(|entry| is_accepted(entry, &mut notes));
             let file = &source.path;
             let notes = notes.into_iter();
@@ -162,14 +162,14 @@ fn is_accepted(entry: &JsonTree, notes: &mut Vec<Note>) -> bool {
     }
     let length = consent::line(entry).len();
     if length > MAX_COMMAND {
-        let why = format!("not imported: it takes {length} bytes to show, more than {MAX_COMMAND} cannot be judged");
-        notes.push(Note::new("", why).cure("look at it, and use goblin add"));
+        let why = format!("not imported: the entry has {length} bytes as shown; at most {MAX_COMMAND} can be reviewed");
+        notes.push(Note::new("", why).cure("review the entry and use goblin add"));
     }
     length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
 }
 
 /// Reports whether the entry leads back to this gateway: the `goblin` command, or the gateway's own address.
-pub(crate) fn is_ourselves(entry: &JsonTree, port: u16) -> bool {
+pub(crate) fn is_own_gateway(entry: &JsonTree, port: u16) -> bool {
     let program = entry.get("command").and_then(JsonTree::as_text).map(Path::new).and_then(Path::file_name);
     let is_own = |url: &str| network::is_local_endpoint(url, port);
     let args = match entry.get("args") {

@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use crate::expand::is_variable_name;
 use crate::field::Field;
 use crate::problem::Fault;
-use crate::words;
+use crate::word_list;
 
 /// Variables with this prefix configure the gateway and may hold its tokens.
 pub(crate) const PRIVATE_PREFIX: &str = "GOBLIN_";
@@ -37,11 +37,11 @@ impl Inherit {
         let Some(text) = name.to_str() else { return self.everything };
         !text.starts_with(PRIVATE_PREFIX)
             && !self.withheld.contains(text)
-            && (self.everything || self.names(text) || words::match_name(words::of(ALLOWED), text))
+            && (self.everything || self.names(text) || word_list::match_name(word_list::of(ALLOWED), text))
     }
 
     fn names(&self, name: &str) -> bool {
-        words::match_name(self.named.iter().map(String::as_str), name)
+        word_list::match_name(self.named.iter().map(String::as_str), name)
     }
 
     /// Reports whether the variable would pass if `inherit` named it.
@@ -56,7 +56,7 @@ impl Inherit {
         tokens: impl Iterator<Item = &'a str>,
         elsewhere: impl Iterator<Item = &'a str>,
     ) {
-        let is_allowed = |name: &str| words::of(ALLOWED).any(|allowed| allowed == name);
+        let is_allowed = |name: &str| word_list::of(ALLOWED).any(|allowed| allowed == name);
         let is_named = |name: &str| self.everything || self.names(name) || is_allowed(name);
         let elsewhere: Vec<&str> = elsewhere.filter(|name| !is_named(name)).collect();
         for name in tokens.chain(elsewhere) {
@@ -89,7 +89,7 @@ pub(crate) fn report_tokens(field: &Field<'_>, is_token: impl Fn(&str) -> bool) 
     // The elements have been checked before, so only strings need a check here.
     field.list(|field| {
         if field.is_string() && field.text().is_some_and(&is_token) {
-            field.problem(Fault::new("holds a token of the gateway, which no server may see").cure("remove it"));
+            field.problem(Fault::new("contains a token of the gateway, which no server may see").cure("remove it"));
         }
         Some(())
     });
@@ -100,9 +100,8 @@ fn check(text: &str) -> Result<String, Fault> {
         return Err(Fault::new("must be the name of a variable, or a prefix and \"*\""));
     }
     if text.starts_with(PRIVATE_PREFIX) {
-        return Err(
-            Fault::new("variables that start with GOBLIN_ pass to no server").cure("set another one in \"env\"")
-        );
+        return Err(Fault::new("variables that start with GOBLIN_ are passed to no server")
+            .cure("set another variable in \"env\""));
     }
     Ok(text.to_owned())
 }

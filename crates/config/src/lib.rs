@@ -64,7 +64,7 @@ mod sharing;
 mod transport;
 mod views;
 mod vocabulary;
-mod words;
+mod word_list;
 
 #[cfg(test)]
 mod tests;
@@ -115,7 +115,7 @@ impl Config {
     /// Returns the configuration that serves the files of one directory, for use without a configuration file.
     pub fn of_directory(root: PathBuf) -> Config {
         let mut config = Config::default();
-        let id = ServerId::new("files").expect("it is short and plain");
+        let id = ServerId::new("files").expect("the id is short and plain");
         let server = Server::new("files", Transport::Files(Files::at(root)), Namespacing::default());
         config.servers.insert(id, Arc::new(server));
         config
@@ -321,7 +321,7 @@ pub enum ServerIdError {
     Empty,
     #[error("a server id has at most {} characters", ServerId::MAX_LENGTH)]
     TooLong,
-    #[error("a server id must not hold control characters")]
+    #[error("a server id must not contain control characters")]
     Control,
 }
 
@@ -460,7 +460,7 @@ pub enum HttpKind {
     /// HTTP+SSE, the transport of protocol version 2024-11-05.
     Sse,
     /// The file names no transport. The gateway uses Streamable HTTP unless the server turns out to use HTTP+SSE.
-    Unsaid,
+    Unspecified,
 }
 
 /// A directory that the gateway itself serves.

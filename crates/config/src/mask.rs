@@ -5,7 +5,7 @@
 //! secret.
 
 use crate::expand::is_variable_name;
-use crate::words;
+use crate::word_list;
 
 pub const HIDDEN: &str = "***";
 
@@ -69,7 +69,7 @@ pub fn text(text: &str) -> String {
             shown.extend([word, between, &value(secret)]);
             rest = &after[between.len() + secret.len()..];
         } else {
-            let is_key = words::of(SECRET_STARTS).any(|start| word.starts_with(start));
+            let is_key = word_list::of(SECRET_STARTS).any(|start| word.starts_with(start));
             shown.push_str(if is_key { HIDDEN } else { word });
             rest = after;
         }

@@ -49,7 +49,7 @@ pub(crate) fn check_host(text: &str) -> Result<String, Fault> {
     if text.parse::<IpAddr>().is_ok() || is_host_name(text) {
         return Ok(text.to_owned());
     }
-    Err(Fault::new("must be an IP address without brackets or a host name").cure("the port stands in gateway.port"))
+    Err(Fault::new("must be an IP address without brackets or a host name").cure("set the port in gateway.port"))
 }
 
 /// Checks that a path fits into a Unix socket address.
@@ -67,7 +67,7 @@ pub(crate) fn check_socket(path: PathBuf) -> Result<PathBuf, Fault> {
 pub(crate) fn check_url(text: &str) -> Result<(), Fault> {
     // Check this first, because `Uri` silently drops a fragment.
     if text.contains('#') {
-        return Err(Fault::new("must not hold a fragment").cure("remove \"#\" and what follows"));
+        return Err(Fault::new("must not contain a fragment").cure("remove \"#\" and the text after it"));
     }
     let uri: Uri = text.parse().map_err(|_| not_a_url())?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
@@ -75,7 +75,7 @@ pub(crate) fn check_url(text: &str) -> Result<(), Fault> {
     }
     let authority = uri.authority().ok_or_else(not_a_url)?;
     if authority.as_str().contains('@') {
-        return Err(Fault::new("must not hold a user name or password").cure("put them in headers.Authorization"));
+        return Err(Fault::new("must not contain a user name or password").cure("put them in headers.Authorization"));
     }
     let host = authority.host();
     if !is_bracketed_address(host) && !is_host_name(host) {
@@ -121,7 +121,7 @@ pub(crate) fn check_header_value(text: &str) -> Result<(), Fault> {
     // `from_str` also accepts non-ASCII bytes, which servers interpret differently.
     match HeaderValue::from_str(text) {
         Ok(value) if value.to_str().is_ok() => Ok(()),
-        _ => Err(Fault::new("cannot be sent as a header, which holds visible ASCII only")),
+        _ => Err(Fault::new("cannot be sent as a header value, which may contain only visible ASCII")),
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn check_token(text: &str) -> Result<(), Fault> {
         return Ok(());
     }
     let fault = Fault::new(format!("must be at least {MIN_TOKEN_LENGTH} visible ASCII characters, without spaces"));
-    Err(fault.cure("make one with: openssl rand -hex 16"))
+    Err(fault.cure("generate one with: openssl rand -hex 16"))
 }
 
 /// Checks an allowed `Host` header: `host` or `host:port`.
@@ -253,9 +253,9 @@ mod tests {
             ("https://a..b/", bad_host),
             (
                 "https://user:pw@example.com/",
-                "must not hold a user name or password, put them in headers.Authorization",
+                "must not contain a user name or password, put them in headers.Authorization",
             ),
-            ("https://example.com/#top", "must not hold a fragment, remove \"#\" and what follows"),
+            ("https://example.com/#top", "must not contain a fragment, remove \"#\" and the text after it"),
         ] {
             let found = check_url(text).map_err(|fault| fault.to_string());
             assert_eq!(found, Err(expected.to_owned()), "{text}");

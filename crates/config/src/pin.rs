@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::{mask, words};
+use crate::{mask, word_list};
 
 /// A package that a command fetches without a fixed version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,7 +24,7 @@ pub struct UnpinnedPackage {
 impl fmt::Display for UnpinnedPackage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let UnpinnedPackage { runner, package, cure } = self;
-        write!(formatter, "{runner} fetches whatever version of {package} there is, write {cure}")
+        write!(formatter, "{runner} fetches {package} without a fixed version, write {cure}")
     }
 }
 
@@ -35,7 +35,7 @@ pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<UnpinnedPack
     RUNNERS.iter().filter(|runner| runner.program == program).find_map(|runner| {
         let rest = runner.arguments(&args)?;
         let package = runner.packages(rest).into_iter().find(|package| !(runner.is_pinned)(package))?;
-        let name = [&[runner.program], runner.words].concat().join(" ");
+        let name = [&[runner.program], runner.subcommand].concat().join(" ");
         // The address of a package may contain a password.
         Some(UnpinnedPackage { runner: name, package: mask::text(package), cure: mask::text(&(runner.cure)(package)) })
     })
@@ -45,7 +45,7 @@ pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<UnpinnedPack
 struct Runner {
     program: &'static str,
     /// The subcommand that runs packages, such as `dlx` of `pnpm`. Empty if the program does nothing else.
-    words: &'static [&'static str],
+    subcommand: &'static [&'static str],
     options: RunnerOptions,
     /// The options that name packages. If none is present, the first argument that is not an option is the package.
     package_options: &'static [&'static str],
@@ -63,19 +63,26 @@ const NPM_OPTIONS: RunnerOptions = RunnerOptions::WithValue(include_str!("words/
 const PYTHON_OPTIONS: RunnerOptions = RunnerOptions::WithValue(include_str!("words/python_options.txt"));
 const CONTAINER_OPTIONS: RunnerOptions = RunnerOptions::Without(include_str!("words/container_flags.txt"));
 
-const fn npm(program: &'static str, words: &'static [&'static str]) -> Runner {
+const fn npm(program: &'static str, subcommand: &'static [&'static str]) -> Runner {
     let package_options: &[&str] = &["-p", "--package"];
-    Runner { program, words, options: NPM_OPTIONS, package_options, is_pinned: is_npm_pinned, cure: npm_cure }
+    Runner { program, subcommand, options: NPM_OPTIONS, package_options, is_pinned: is_npm_pinned, cure: npm_cure }
 }
 
-const fn python(program: &'static str, words: &'static [&'static str]) -> Runner {
+const fn python(program: &'static str, subcommand: &'static [&'static str]) -> Runner {
     let package_options: &[&str] = &["--from", "--spec"];
-    Runner { program, words, options: PYTHON_OPTIONS, package_options, is_pinned: is_python_pinned, cure: python_cure }
+    Runner {
+        program,
+        subcommand,
+        options: PYTHON_OPTIONS,
+        package_options,
+        is_pinned: is_python_pinned,
+        cure: python_cure,
+    }
 }
 
-const fn container(program: &'static str, words: &'static [&'static str]) -> Runner {
+const fn container(program: &'static str, subcommand: &'static [&'static str]) -> Runner {
     let (options, is_pinned) = (CONTAINER_OPTIONS, is_image_pinned);
-    Runner { program, words, options, package_options: &[], is_pinned, cure: image_cure }
+    Runner { program, subcommand, options, package_options: &[], is_pinned, cure: image_cure }
 }
 
 const RUNNERS: [Runner; 16] = [
@@ -101,9 +108,9 @@ impl Runner {
     /// Returns the arguments after the subcommand. Options of the program may precede the subcommand.
     fn arguments<'a, 'b>(&self, args: &'b [&'a str]) -> Option<&'b [&'a str]> {
         let mut rest = args;
-        for word in self.words {
+        for name in self.subcommand {
             let at = rest.iter().position(|argument| !argument.starts_with('-'))?;
-            if rest[at] != *word {
+            if rest[at] != *name {
                 return None;
             }
             rest = &rest[at + 1..];
@@ -138,7 +145,7 @@ impl Runner {
     }
 
     fn has_value(&self, option: &str) -> bool {
-        let has = |list, option: &str| words::of(list).any(|known| known == option);
+        let has = |list, option: &str| word_list::of(list).any(|known| known == option);
         match self.options {
             RunnerOptions::WithValue(known) => has(known, option),
             // Short options can be combined, as in `-it`. A value can be attached to its option, as in `-eNAME`.
@@ -262,8 +269,8 @@ mod tests {
 
     /// Checks the package that is reported as unpinned, and its suggested spelling.
     fn check(line: &str, expected: Option<(&str, &str)>) {
-        let words: Vec<&str> = line.split(' ').collect();
-        let found = unpinned(words[0], &words[1..]);
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let found = unpinned(arguments[0], &arguments[1..]);
         let found = found.as_ref().map(|unpinned| (unpinned.package.as_str(), unpinned.cure.as_str()));
         assert_eq!(found, expected, "{line}");
     }
@@ -392,8 +399,8 @@ mod tests {
     #[test]
     fn it_is_told_in_a_sentence() {
         let found = unpinned("npx", &["-y", "some-server"]).unwrap().to_string();
-        assert_eq!(found, "npx fetches whatever version of some-server there is, write some-server@VERSION");
+        assert_eq!(found, "npx fetches some-server without a fixed version, write some-server@VERSION");
         let found = unpinned("uv", &["tool", "run", "x"]).unwrap().to_string();
-        assert_eq!(found, "uv tool run fetches whatever version of x there is, write x==VERSION");
+        assert_eq!(found, "uv tool run fetches x without a fixed version, write x==VERSION");
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn milliseconds(count: Option<u64>) -> Result<Duration, Fault> {
     count
         .map(Duration::from_millis)
         .filter(|duration| *duration <= MAX_DURATION)
-        .ok_or_else(|| Fault::new("is too long").cure("use at most \"365d\", or \"0\" where no limit is meant"))
+        .ok_or_else(|| Fault::new("is too long").cure("use at most \"365d\", or \"0\" for no limit"))
 }
 
 pub(crate) fn not_a_duration() -> Fault {
@@ -108,8 +108,8 @@ mod tests {
             ("0s", Ok(0)),
             ("365d", Ok(31_536_000_000)),
             ("60", Err("a duration needs a unit, write \"60s\" or \"60ms\"")),
-            ("366d", Err("is too long, use at most \"365d\", or \"0\" where no limit is meant")),
-            ("18446744073709551615h", Err("is too long, use at most \"365d\", or \"0\" where no limit is meant")),
+            ("366d", Err("is too long, use at most \"365d\", or \"0\" for no limit")),
+            ("18446744073709551615h", Err("is too long, use at most \"365d\", or \"0\" for no limit")),
         ] {
             let found = duration(text).map_err(|fault| fault.to_string());
             assert_eq!(found, expected.map(Duration::from_millis).map_err(str::to_owned), "{text}");

@@ -65,13 +65,13 @@ fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, 
     let meta_tools = &config.meta_tools;
     section.set(&mut config.exposure, "exposure", |field| views::exposure(field, &Exposure::default(), meta_tools));
     let servers = servers.filter(|field| field.is_object()).and_then(Field::map);
-    let surroundings = ProfileContext {
+    let profile_context = ProfileContext {
         meta_tools,
         exposure: &config.exposure,
         server_ids: servers.map(|servers| servers.fields().map(|(id, _)| id).collect()),
         max_length,
     };
-    section.set(&mut config.profiles, "profiles", |field| views::profiles(field, &surroundings));
+    section.set(&mut config.profiles, "profiles", |field| views::profiles(field, &profile_context));
 }
 
 fn gateway(field: &Field<'_>) -> Option<Gateway> {

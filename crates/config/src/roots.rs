@@ -19,7 +19,7 @@ const PATH_CHARACTERS: &[u8] = b"-._~!$&'()*+,;=:@/";
 pub(crate) fn roots(field: &Field<'_>) -> Option<Vec<Root>> {
     let count = field.list(|_| Some(()))?.len();
     if count > MAX_ROOTS {
-        return field.accept(Err(Fault::new(format!("has {count} elements, {MAX_ROOTS} are allowed"))));
+        return field.accept(Err(Fault::new(format!("has {count} elements, at most {MAX_ROOTS} are allowed"))));
     }
     field.list(root)
 }

@@ -133,16 +133,16 @@ fn enabled(section: &Section<'_>) -> bool {
 
 fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
     let poll = field.duration()?;
-    let wrong = || Fault::new("is too often").cure("use \"100ms\" at least");
+    let wrong = || Fault::new("is too short").cure("use at least \"100ms\"");
     field.accept(if poll < MIN_POLL_INTERVAL { Err(wrong()) } else { Ok(Some(poll)) })
 }
 
 pub(crate) fn check_prefix(text: &str, max_length: usize) -> Result<String, Fault> {
     if text.len() > max_length {
-        return Err(Fault::new(format!("has at most {max_length} characters")));
+        return Err(Fault::new(format!("must have at most {max_length} characters")));
     }
     if !text.chars().all(rules::is_name_character) {
-        return Err(Fault::new("may hold letters, digits, \"_\" and \"-\" only"));
+        return Err(Fault::new("may contain only letters, digits, \"_\" and \"-\""));
     }
     Ok(text.to_owned())
 }

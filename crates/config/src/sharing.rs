@@ -34,7 +34,9 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
         }
         Some(Sharing::PerClient) => {
             if let Some(field) = section.get("roots") {
-                let fault = Fault::new("does not go with \"session\": \"per-client\", where each client tells its own");
+                let fault = Fault::new(
+                    "cannot be combined with \"session\": \"per-client\", where each client reports its own",
+                );
                 field.key_problem(fault.cure("remove it"));
             }
         }
@@ -45,9 +47,9 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
 }
 
 pub(crate) fn declare(field: &Field<'_>) -> Option<Declare> {
-    let words = field.list(|field| field.choice(&DECLARABLE))?;
+    let features = field.list(|field| field.choice(&DECLARABLE))?;
     Some(Declare {
-        sampling: words.iter().any(|word| word.sampling),
-        elicitation: words.iter().any(|word| word.elicitation),
+        sampling: features.iter().any(|feature| feature.sampling),
+        elicitation: features.iter().any(|feature| feature.elicitation),
     })
 }

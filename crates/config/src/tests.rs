@@ -267,7 +267,7 @@ fn which_transport_a_url_speaks_is_said_or_left_to_be_found() {
         (r#""type": "http", "url": "http://x""#, HttpKind::Streamable),
         (r#""type": "sse", "url": "http://x""#, HttpKind::Sse),
         (r#""transport": "sse", "serverUrl": "http://x""#, HttpKind::Sse),
-        (r#""url": "http://x""#, HttpKind::Unsaid),
+        (r#""url": "http://x""#, HttpKind::Unspecified),
     ] {
         match accept_server(members).transport {
             Transport::Http { kind, .. } => assert_eq!(kind, expected, "{members}"),

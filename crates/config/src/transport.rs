@@ -12,7 +12,7 @@ use crate::inherit::Inherit;
 use crate::problem::Fault;
 use crate::schema::ObjectKeys;
 use crate::secret::Secret;
-use crate::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
+use crate::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, SERVER_REQUEST_MEMBERS, STDIO_MEMBERS};
 use crate::{Files, HttpKind, Transport, inherit, network, vocabulary};
 
 #[derive(Clone, Copy)]
@@ -38,23 +38,23 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     let files = files(section);
     match kind(section)? {
         TransportKind::Stdio => {
-            refuse(section, &HTTP_MEMBERS, "stdio");
-            refuse(section, &FILES_MEMBERS, "stdio");
+            reject_members(section, &HTTP_MEMBERS, "stdio");
+            reject_members(section, &FILES_MEMBERS, "stdio");
             require(section, &["command"]);
             stdio
         }
         TransportKind::Http(kind) => {
-            let word = if kind == HttpKind::Sse { "sse" } else { "http" };
-            refuse(section, &STDIO_MEMBERS, word);
-            refuse(section, &FILES_MEMBERS, word);
+            let kind_name = if kind == HttpKind::Sse { "sse" } else { "http" };
+            reject_members(section, &STDIO_MEMBERS, kind_name);
+            reject_members(section, &FILES_MEMBERS, kind_name);
             require(section, &vocabulary::URL);
             let Address { url, headers, ca } = address;
             Some(Transport::Http { kind, url: url?, headers, ca })
         }
         TransportKind::Files => {
-            refuse(section, &STDIO_MEMBERS, "files");
-            refuse(section, &HTTP_MEMBERS, "files");
-            refuse(section, &ASK_MEMBERS, "files");
+            reject_members(section, &STDIO_MEMBERS, "files");
+            reject_members(section, &HTTP_MEMBERS, "files");
+            reject_members(section, &SERVER_REQUEST_MEMBERS, "files");
             Some(Transport::Files(files))
         }
     }
@@ -68,7 +68,7 @@ fn kind(section: &Section<'_>) -> Option<TransportKind> {
     let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
     let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
         (true, false, false) => return Some(TransportKind::Stdio),
-        (false, true, false) => return Some(TransportKind::Http(HttpKind::Unsaid)),
+        (false, true, false) => return Some(TransportKind::Http(HttpKind::Unspecified)),
         (false, false, true) => return Some(TransportKind::Files),
         (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
         (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
@@ -78,7 +78,7 @@ fn kind(section: &Section<'_>) -> Option<TransportKind> {
     None
 }
 
-fn refuse(section: &Section<'_>, members: &[&str], kind: &str) {
+fn reject_members(section: &Section<'_>, members: &[&str], kind: &str) {
     for field in members.iter().filter_map(|member| section.get(member)) {
         field.key_problem(Fault::new(format!("does not belong to a server of type {kind}")).cure("remove it"));
     }
@@ -97,7 +97,7 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
     let inner = object.and_then(|field| field.section(ObjectKeys::Command));
     if inner.is_some() {
         for field in ["args", "env"].iter().filter_map(|member| section.get(member)) {
-            field.key_problem(Fault::new("belongs inside of \"command\" when that is an object"));
+            field.key_problem(Fault::new("belongs inside \"command\" if that is an object"));
         }
     }
     let source = inner.as_ref().unwrap_or(section);
@@ -186,7 +186,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(String, Secret)>> {
             }
         };
         if !seen.insert(name.clone()) {
-            field.key_problem(Fault::new("this header stands here twice").cure("case does not count, keep one"));
+            field.key_problem(Fault::new("duplicate header").cure("the case of names is ignored, keep one"));
         }
         if network::is_secret_header(&name) {
             field.warn_if_literal_secret();

@@ -4,7 +4,7 @@
 //! and symbolic link on its path must therefore belong to the user or to root. Others must not be able to write them.
 //!
 //! Three cases are exempt: a sticky directory, a read-only mount, and a group with no other member than the user. Others
-//! cannot replace the user's files in a sticky directory. [`judge`] decides and is pure, [`examine`] accesses the disk.
+//! cannot replace the user's files in a sticky directory. [`check_node`] decides and is pure, [`examine`] accesses the disk.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -72,7 +72,7 @@ pub struct UntrustedPath {
     uid: u32,
 }
 
-fn judge(node: &PathNode, user: &User) -> Option<Flaw> {
+fn check_node(node: &PathNode, user: &User) -> Option<Flaw> {
     if node.is_read_only {
         return None;
     }
@@ -96,12 +96,12 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
     let mut here = PathBuf::from("/");
     let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
     let mut links = 0;
-    let flawed = |path: &Path, node: &PathNode| {
-        let flaw = judge(node, &user)?;
+    let untrusted_node = |path: &Path, node: &PathNode| {
+        let flaw = check_node(node, &user)?;
         Some(UntrustedPath { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
     };
-    if let Some(distrust) = flawed(&here, &look(&here, &here)?) {
-        return Ok(Some(distrust));
+    if let Some(untrusted) = untrusted_node(&here, &inspect(&here, &here)?) {
+        return Ok(Some(untrusted));
     }
     while let Some(part) = rest.pop_front() {
         if part == ".." {
@@ -109,12 +109,12 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
             continue;
         }
         let next = here.join(&part);
-        let node = match look(&next, &here) {
+        let node = match inspect(&next, &here) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             found => found?,
         };
-        if let Some(distrust) = flawed(&next, &node) {
-            return Ok(Some(distrust));
+        if let Some(untrusted) = untrusted_node(&next, &node) {
+            return Ok(Some(untrusted));
         }
         if node.kind != NodeKind::Link {
             here = next;
@@ -142,7 +142,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Examines one node. `directory` is its parent, which determines the mount of a symbolic link.
-fn look(path: &Path, directory: &Path) -> std::io::Result<PathNode> {
+fn inspect(path: &Path, directory: &Path) -> std::io::Result<PathNode> {
     let found = path.symlink_metadata()?;
     let kind = match found.file_type() {
         kind if kind.is_symlink() => NodeKind::Link,
@@ -175,11 +175,11 @@ fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
     let users: Vec<_> = passwd.lines().map(fields).collect();
     let is_own = |user: &[String]| matches!(number(user, 2), Some(id) if id == uid || id == 0);
-    let others_have_it = users.iter().any(|user| number(user, 3) == Some(gid) && !is_own(user));
+    let is_shared = users.iter().any(|user| number(user, 3) == Some(gid) && !is_own(user));
     let own_names: Vec<&String> = users.iter().filter(|user| is_own(user)).filter_map(|user| user.first()).collect();
     let Some(entry) = group.lines().map(fields).find(|entry| number(entry, 2) == Some(gid)) else { return false };
     let members = entry.get(3).map_or("", String::as_str).split(',').filter(|member| !member.is_empty());
-    !others_have_it && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
+    !is_shared && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
 }
 
 impl UntrustedPath {
@@ -195,7 +195,7 @@ impl UntrustedPath {
                 (format!("belongs to another user ({owner})"), format!("copy it, {chown}"))
             }
             (NodeKind::Directory, Flaw::Owner(owner)) => {
-                (format!("{place} belongs to another user ({owner})"), format!("use a directory of yours, {chown}"))
+                (format!("{place} belongs to another user ({owner})"), format!("use your own directory, {chown}"))
             }
             (NodeKind::Link, Flaw::Owner(owner)) => {
                 let cure = format!("name the file itself, or as root: chown -h {uid} {quoted}");
@@ -235,22 +235,22 @@ mod tests {
     #[test]
     fn hard9_the_user_and_root_are_trusted_and_nobody_else() {
         for node in [FILE, DIRECTORY, LINK] {
-            assert_eq!(judge(&node, &USER), None);
-            assert_eq!(judge(&PathNode { owner: 0, ..node }, &USER), None);
-            assert_eq!(judge(&PathNode { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
+            assert_eq!(check_node(&node, &USER), None);
+            assert_eq!(check_node(&PathNode { owner: 0, ..node }, &USER), None);
+            assert_eq!(check_node(&PathNode { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
             // Root does not trust other users either.
             let root = User { uid: 0, private_group: Some(0), unknown_owner: None };
-            assert_eq!(judge(&node, &root), Some(Flaw::Owner(1000)));
-            assert_eq!(judge(&PathNode { owner: 1001, is_read_only: true, ..node }, &USER), None);
+            assert_eq!(check_node(&node, &root), Some(Flaw::Owner(1000)));
+            assert_eq!(check_node(&PathNode { owner: 1001, is_read_only: true, ..node }, &USER), None);
         }
         // The owner of a sticky directory can replace the files in it.
-        assert_eq!(judge(&PathNode { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
+        assert_eq!(check_node(&PathNode { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
     }
 
     #[test]
     fn hard9_what_others_can_write_is_not_trusted() {
         let check = |node: PathNode, expected: Option<u32>| {
-            assert_eq!(judge(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
+            assert_eq!(check_node(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
         };
         check(PathNode { mode: 0o100_644, ..FILE }, None);
         check(PathNode { mode: 0o100_602, ..FILE }, Some(0o602));
@@ -269,10 +269,10 @@ mod tests {
     fn hard9_directories_above_a_user_namespace_are_trusted_unless_others_can_write_them() {
         let user = User { unknown_owner: Some(OVERFLOW_UID), ..USER };
         let outside = PathNode { owner: OVERFLOW_UID, group: OVERFLOW_UID, ..DIRECTORY };
-        assert_eq!(judge(&outside, &user), None);
-        assert_eq!(judge(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
-        assert_eq!(judge(&PathNode { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
-        assert_eq!(judge(&PathNode { kind: NodeKind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(check_node(&outside, &user), None);
+        assert_eq!(check_node(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(check_node(&PathNode { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
+        assert_eq!(check_node(&PathNode { kind: NodeKind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
     }
 
     #[test]

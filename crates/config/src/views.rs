@@ -64,23 +64,23 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
 /// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
 fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<ExposureMode> {
     let mode = field.choice(&MODES)?;
-    let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
-    let is_lost = mode != ExposureMode::All && !meta_tools.enabled;
-    field.accept(if is_lost { Err(fault().cure("use \"all\" or enable them")) } else { Ok(mode) })
+    let fault = || Fault::new("clients find unlisted tools with the meta tools, and metaTools is not enabled");
+    let is_unreachable = mode != ExposureMode::All && !meta_tools.enabled;
+    field.accept(if is_unreachable { Err(fault().cure("use \"all\" or enable metaTools")) } else { Ok(mode) })
 }
 
 pub(crate) fn profiles(
     field: &Field<'_>,
-    surroundings: &ProfileContext<'_>,
+    profile_context: &ProfileContext<'_>,
 ) -> Option<BTreeMap<ProfileName, Arc<Profile>>> {
     let mut profiles = BTreeMap::new();
     let section = field.map()?;
     let count = section.fields().count();
     if count > MAX_PROFILES {
-        return field.accept(Err(Fault::new(format!("has {count} profiles, {MAX_PROFILES} are allowed"))));
+        return field.accept(Err(Fault::new(format!("has {count} profiles, at most {MAX_PROFILES} are allowed"))));
     }
     for (name, field) in section.fields() {
-        let profile = profile(&field, surroundings);
+        let profile = profile(&field, profile_context);
         match ProfileName::new(name) {
             Some(name) => profiles.extend(profile.map(|profile| (name, Arc::new(profile)))),
             None => field.key_problem(Fault::new(format!(
@@ -92,23 +92,23 @@ pub(crate) fn profiles(
     Some(profiles)
 }
 
-fn profile(field: &Field<'_>, surroundings: &ProfileContext<'_>) -> Option<Profile> {
+fn profile(field: &Field<'_>, profile_context: &ProfileContext<'_>) -> Option<Profile> {
     let section = field.section(ObjectKeys::Profile)?;
-    let mut profile = Profile { exposure: surroundings.exposure.clone(), ..Profile::default() };
-    section.set(&mut profile.servers, "servers", |field| servers(field, surroundings));
-    section.set(&mut profile.tools, "tools", |field| tools(field, surroundings.max_length));
+    let mut profile = Profile { exposure: profile_context.exposure.clone(), ..Profile::default() };
+    section.set(&mut profile.servers, "servers", |field| servers(field, profile_context));
+    section.set(&mut profile.tools, "tools", |field| tools(field, profile_context.max_length));
     section.set(&mut profile.prompts, "prompts", filter);
     section.set(&mut profile.resources, "resources", |field| filter(field).map(UriFilter::new));
     section.set(&mut profile.exposure, "exposure", |field| {
-        exposure(field, surroundings.exposure, surroundings.meta_tools)
+        exposure(field, profile_context.exposure, profile_context.meta_tools)
     });
     Some(profile)
 }
 
-fn servers(field: &Field<'_>, surroundings: &ProfileContext<'_>) -> Option<Vec<Glob>> {
+fn servers(field: &Field<'_>, profile_context: &ProfileContext<'_>) -> Option<Vec<Glob>> {
     field.list(|field| {
         let glob = rules::glob(field)?;
-        if let Some(ids) = &surroundings.server_ids {
+        if let Some(ids) = &profile_context.server_ids {
             check_server(field, &glob, ids);
         }
         Some(glob)
@@ -166,6 +166,6 @@ fn check_description(text: &str) -> Result<&str, Fault> {
     match text.len() {
         _ if text.trim().is_empty() => Err(Fault::new("must not be empty")),
         0..=MAX_DESCRIPTION_LENGTH => Ok(text),
-        _ => Err(Fault::new(format!("has at most {MAX_DESCRIPTION_LENGTH} bytes"))),
+        _ => Err(Fault::new(format!("must have at most {MAX_DESCRIPTION_LENGTH} bytes"))),
     }
 }

@@ -12,7 +12,7 @@ pub(crate) const STDIO_MEMBERS: [&str; 5] = ["command", "args", "env", "inherit"
 pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
 pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
 /// Members of servers that may send requests to clients. The gateway's own file server sends none.
-pub(crate) const ASK_MEMBERS: [&str; 2] = ["declare", "roots"];
+pub(crate) const SERVER_REQUEST_MEMBERS: [&str; 2] = ["declare", "roots"];
 
 /// Returns the meaning of a value from a closed set.
 pub(crate) fn choose<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, Fault> {

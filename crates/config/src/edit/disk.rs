@@ -18,20 +18,22 @@ pub(crate) fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) 
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => std::path::absolute(path)?,
         Err(error) => return Err(error),
     };
-    let directory = target.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it is no file"))?;
+    let directory =
+        target.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
     DirBuilder::new().recursive(true).mode(NEW_DIRECTORY_MODE).create(directory)?;
     let mode = target.metadata().map_or(NEW_MODE, |metadata| metadata.permissions().mode() & 0o7777);
-    let name = target.file_name().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it is no file"))?;
+    let name =
+        target.file_name().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.new", std::process::id()));
     let temporary = directory.join(temporary);
     let written = write(&temporary, text, mode).and_then(|()| {
         // The lock serializes two goblin processes. The check below still detects most races if the file system has
         // no locks.
-        let turn = File::open(directory)?;
-        let _ = turn.lock();
+        let directory_file = File::open(directory)?;
+        let _ = directory_file.lock();
         if !is_unchanged() {
-            return Err(Error::other("it was changed meanwhile, run it again"));
+            return Err(Error::other("the file was changed in the meantime, run the command again"));
         }
         std::fs::rename(&temporary, &target)
     });

@@ -147,7 +147,10 @@ fn what_somebody_else_wrote_meanwhile_is_kept() {
     first.write().unwrap();
     let written = std::fs::read_to_string(&path).unwrap();
     let error = second.write().unwrap_err().to_string();
-    assert_eq!(error, format!("cannot write {}: it was changed meanwhile, run it again", path.display()));
+    assert_eq!(
+        error,
+        format!("cannot write {}: the file was changed in the meantime, run the command again", path.display())
+    );
     let third = open();
     std::fs::remove_file(&path).unwrap();
     third.write().unwrap_err();

@@ -18,13 +18,13 @@ pub(crate) struct ServerBlock {
     pub inputs: Vec<(String, JsonTree)>,
 }
 
-pub(crate) fn blocks(source: &ClientFile, text: &str, ground: &SearchBase) -> Result<Vec<ServerBlock>, String> {
+pub(crate) fn blocks(source: &ClientFile, text: &str, search_base: &SearchBase) -> Result<Vec<ServerBlock>, String> {
     let root = parse(source.client, text)?;
     let project = source.project.clone();
     let scope = if project.is_some() { Scope::Project } else { Scope::User };
     let mut blocks = Vec::new();
     if source.client == ClientApp::ClaudeCode
-        && let Some((directory, settings)) = own_project(&root, ground)
+        && let Some((directory, settings)) = own_project(&root, search_base)
     {
         let servers = servers(settings)?;
         blocks.push(ServerBlock { scope: Scope::Local, project: Some(directory), servers, inputs: Vec::new() });
@@ -65,9 +65,9 @@ fn servers(root: &JsonTree) -> Result<Vec<(String, JsonTree)>, String> {
 }
 
 /// Returns the settings that Claude Code stores for the nearest project directory at or above the working directory.
-fn own_project<'a>(root: &'a JsonTree, ground: &SearchBase) -> Option<(PathBuf, &'a JsonTree)> {
+fn own_project<'a>(root: &'a JsonTree, search_base: &SearchBase) -> Option<(PathBuf, &'a JsonTree)> {
     let projects = root.get("projects")?;
-    ground.here.ancestors().find_map(|directory| Some((directory.to_owned(), projects.get(directory.to_str()?)?)))
+    search_base.here.ancestors().find_map(|directory| Some((directory.to_owned(), projects.get(directory.to_str()?)?)))
 }
 
 fn inputs(root: &JsonTree) -> Vec<(String, JsonTree)> {

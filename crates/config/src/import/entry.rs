@@ -46,17 +46,17 @@ pub(crate) fn entry(
     client: ClientApp,
     server: &JsonTree,
     block: &ServerBlock,
-    ground: &SearchBase,
+    search_base: &SearchBase,
     notes: &mut Vec<Note>,
 ) -> Option<JsonTree> {
     let JsonTree::Object(members) = server else {
-        notes.push(Note::new("", "not imported: it is not an object"));
+        notes.push(Note::new("", "not imported: the entry is not an object"));
         return None;
     };
     let is_sse = is_sse(client, server);
-    notes.extend(doubt(server));
+    notes.extend(note_unknown_type(server));
     let mut reader =
-        EntryReader { variables: VariableMapper { client, block, ground }, parts: EntryParts::default(), notes };
+        EntryReader { variables: VariableMapper { client, block, search_base }, parts: EntryParts::default(), notes };
     for (name, value) in members {
         reader.member(name, value);
     }
@@ -66,7 +66,7 @@ pub(crate) fn entry(
     }
     let entry = parts.into_tree(is_sse);
     if let Some(argument) = relative_argument(&entry) {
-        let why = format!("{argument} starts at the directory of goblin.json");
+        let why = format!("{argument} is relative to the directory of goblin.json");
         notes.push(Note::new("args", why).cure("add a cwd or write an absolute path"));
     }
     Some(entry)
@@ -81,9 +81,9 @@ fn kind(server: &JsonTree) -> Option<&str> {
 }
 
 /// Returns a note if the server has an unknown type and the other members decide its kind.
-fn doubt(server: &JsonTree) -> Option<Note> {
+fn note_unknown_type(server: &JsonTree) -> Option<Note> {
     let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
-    is_unknown.then(|| Note::new("type", "it is taken for what its other members tell"))
+    is_unknown.then(|| Note::new("type", "unknown type; the other members determine the transport"))
 }
 
 /// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
@@ -148,23 +148,21 @@ impl EntryReader<'_, '_> {
         let note = |why: &str, cure: &str| Some(Note::new(name, why).cure(cure));
         let found = match name {
             _ if SILENT.contains(&name) || ObjectKeys::Server.ignores(name) => None,
-            _ if LOGIN.contains(&name) => {
-                note("logging in is not available yet", "put a token into headers.Authorization")
-            }
-            "envFile" => note("files of variables are not read", "write them into env, or export them"),
+            _ if LOGIN.contains(&name) => note("login is not supported yet", "put a token into headers.Authorization"),
+            "envFile" => note("variable files are not read", "write the variables into env, or export them"),
             "startup_timeout_sec" | "startup_timeout_ms" => {
-                note("the time to start is one for all servers", "set policies.startTimeout")
+                note("all servers share one start timeout", "set policies.startTimeout")
             }
             // Codex uses this member only for approval settings.
             "tools" if self.variables.client == ClientApp::Codex => None,
-            "tcp" => note("WebSocket is not available", "see whether it has a Streamable HTTP address"),
-            _ => Some(Note::new(name, "goblin has nothing like it")),
+            "tcp" => note("WebSocket is not available", "check whether the server has a Streamable HTTP address"),
+            _ => Some(Note::new(name, "goblin has no equivalent")),
         };
         self.notes.extend(found);
     }
 
-    fn wrong<T>(&mut self, name: &str, wanted: &str) -> Option<T> {
-        self.notes.push(Note::new(name, format!("left out: it is not {wanted}")));
+    fn wrong<T>(&mut self, name: &str, expected: &str) -> Option<T> {
+        self.notes.push(Note::new(name, format!("left out: not {expected}")));
         None
     }
 
@@ -207,12 +205,15 @@ impl EntryReader<'_, '_> {
         if text.starts_with(['/', '$']) {
             return Some(JsonTree::text(text));
         }
-        let (block, ground) = (self.variables.block, self.variables.ground);
-        let base = block.project.as_ref().unwrap_or(&ground.here);
+        let (block, search_base) = (self.variables.block, self.variables.search_base);
+        let base = block.project.as_ref().unwrap_or(&search_base.here);
         let whole: std::path::PathBuf = base.join(text).components().collect();
         if block.project.is_none() {
-            let why = format!("{text} changes with where the client is started, and is written as {}", whole.display());
-            self.notes.push(Note::new(name, why).cure("write another directory where that is wrong"));
+            let why = format!(
+                "{text} depends on the directory where the client starts, and is written as {}",
+                whole.display()
+            );
+            self.notes.push(Note::new(name, why).cure("write another directory if that is wrong"));
         }
         Some(path(&whole))
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::ServerId;
-use crate::import::{ClientApp, FileImport, ImportedServer, Note, is_ourselves};
+use crate::import::{ClientApp, FileImport, ImportedServer, Note, is_own_gateway};
 use crate::tree::JsonTree;
 use crate::visible::is_hidden;
 
@@ -39,20 +39,20 @@ pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16)
     servers.sort_by_key(|server| (place(server.client), server.scope));
     let mut taken: Vec<(ClientApp, String, PathBuf, JsonTree)> = Vec::new();
     for server in servers {
-        if is_ourselves(&server.entry, port) {
-            merged.note(&server, "left out: it is goblin itself", None);
+        if is_own_gateway(&server.entry, port) {
+            merged.note(&server, "left out: the entry is goblin itself", None);
             continue;
         }
         let hiding = taken.iter().find(|(client, name, ..)| *client == server.client && *name == server.name);
         if let Some((_, _, file, entry)) = hiding {
             if !entry.is_same(&server.entry) {
-                let why = format!("left out: {} takes the one for this project in {}", server.client, file.display());
+                let why = format!("left out: {} uses the entry for this project in {}", server.client, file.display());
                 merged.note(&server, &why, None);
             }
             continue;
         }
         taken.push((server.client, server.name.clone(), server.file.clone(), server.entry.clone()));
-        merged.admit(server, existing);
+        merged.add(server, existing);
     }
     merged
 }
@@ -63,31 +63,31 @@ impl MergeResult {
         self.notes.push(Note { file, server: name, member: String::new(), why: why.to_owned(), cure });
     }
 
-    fn admit(&mut self, server: ImportedServer, existing: &[(String, JsonTree)]) {
+    fn add(&mut self, server: ImportedServer, existing: &[(String, JsonTree)]) {
         let wanted = clean(&server.name);
         let own = with_client(&wanted, server.client, 1);
         for id in [&wanted, &own] {
-            if let Some(index) = self.servers.iter().position(|known| is_one(&known.id, id)) {
+            if let Some(index) = self.servers.iter().position(|known| is_same_id(&known.id, id)) {
                 let known = &mut self.servers[index];
                 if known.entry.is_same(&server.entry) {
                     known.clients.push(server.client);
                     return;
                 }
             }
-            if existing.iter().any(|(known, entry)| is_one(known, id) && entry.is_same(&server.entry)) {
+            if existing.iter().any(|(known, entry)| is_same_id(known, id) && entry.is_same(&server.entry)) {
                 self.push(id.clone(), server, true);
                 return;
             }
         }
-        if let Some((known, _)) = existing.iter().find(|(known, _)| is_one(known, &wanted)) {
-            let why = format!("left out: your file has another server {known}");
+        if let Some((known, _)) = existing.iter().find(|(known, _)| is_same_id(known, &wanted)) {
+            let why = format!("left out: your file has a different server {known}");
             let cure = format!("keep it, or run goblin remove {known} and import again");
             self.note(&server, &why, Some(cure));
             return;
         }
         let is_free = |id: &str| {
-            !self.servers.iter().any(|known| is_one(&known.id, id))
-                && !existing.iter().any(|(known, _)| is_one(known, id))
+            !self.servers.iter().any(|known| is_same_id(&known.id, id))
+                && !existing.iter().any(|(known, _)| is_same_id(known, id))
         };
         let mut id = wanted.clone();
         let mut number = 1;
@@ -96,7 +96,7 @@ impl MergeResult {
             number += 1;
         }
         if id != server.name {
-            let why = format!("it is called {id} here, since the name is taken or cannot be used");
+            let why = format!("imported as {id}, because the name is taken or not allowed");
             self.note(&server, &why, None);
         }
         self.push(id, server, false);
@@ -109,7 +109,7 @@ impl MergeResult {
 }
 
 /// Reports whether goblin's reader would reject these two ids in one file.
-fn is_one(one: &str, other: &str) -> bool {
+fn is_same_id(one: &str, other: &str) -> bool {
     let folded = |id: &str| ServerId::new(id).map(|id| id.folded());
     one == other || matches!((folded(one), folded(other)), (Ok(one), Ok(other)) if one == other)
 }

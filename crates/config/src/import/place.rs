@@ -6,10 +6,10 @@ use crate::import::{ClientApp, ClientFile, SearchBase};
 use crate::{Environment, file};
 
 /// Returns the possible files of one client. They may not exist.
-pub fn sources(client: ClientApp, ground: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
-    let user = user_file(client, &ground.home, environment);
+pub fn sources(client: ClientApp, search_base: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
+    let user = user_file(client, &search_base.home, environment);
     let mut sources = Vec::new();
-    for directory in project_directories(&ground.here) {
+    for directory in project_directories(&search_base.here) {
         if let Some(path) = project_file(client).map(|file| directory.join(file))
             && path != user
         {

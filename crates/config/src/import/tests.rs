@@ -1,20 +1,20 @@
 //! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
-use super::{ClientApp, ClientFile, SearchBase, is_ourselves, place, translate};
+use super::{ClientApp, ClientFile, SearchBase, is_own_gateway, place, translate};
 use crate::edit::relative_argument;
 use crate::tree::JsonTree;
 
 /// Checks the translated value of one variable of one server, and the number of notes.
 fn check(client: ClientApp, text: &str, expected: &str, notes: usize) {
-    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
+    let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     let source = ClientFile { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
     let file = match client {
         ClientApp::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
         ClientApp::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
         _ => format!("{{\"mcpServers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
     };
-    let found = translate(&source, &file, &ground).unwrap();
+    let found = translate(&source, &file, &search_base).unwrap();
     let entry = &found.servers.first().unwrap_or_else(|| panic!("{:?}", found.notes)).entry;
     assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&JsonTree::text(expected)), "{client} {text}");
     assert_eq!(found.notes.len(), notes, "{client} {text}: {:?}", found.notes);
@@ -71,7 +71,7 @@ fn we_know_ourselves() {
         (entry(&[("url", JsonTree::text("http://example.com:3000/mcp"))]), false),
         (command(&["mcp-remote", "http://127.0.0.1:3000/mcp"]), true),
     ] {
-        assert_eq!(is_ourselves(&entry, 3000), expected, "{entry:?}");
+        assert_eq!(is_own_gateway(&entry, 3000), expected, "{entry:?}");
     }
 }
 
@@ -86,29 +86,32 @@ fn relative_arguments_matter_without_a_directory() {
 
 #[test]
 fn files_are_looked_for_in_the_project_and_at_home() {
-    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/me".into() };
+    let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/me".into() };
     let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
     let paths = |client| {
-        place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
+        place::sources(client, &search_base, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
     };
     // In the home directory the project file and the user file are the same, and count once.
     assert_eq!(paths(ClientApp::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
     assert_eq!(paths(ClientApp::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
-    assert_eq!(place::project_of(ClientApp::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
-    assert_eq!(place::project_of(ClientApp::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
-    assert_eq!(place::project_of(ClientApp::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(
+        place::project_of(ClientApp::Cursor, "/p/.cursor/mcp.json".as_ref(), &search_base.home),
+        Some("/p".into())
+    );
+    assert_eq!(place::project_of(ClientApp::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &search_base.home), None);
+    assert_eq!(place::project_of(ClientApp::Cursor, "/p/mcp.json".as_ref(), &search_base.home), None);
 }
 
 #[test]
 fn doubts_and_secrets_in_notes() {
-    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
+    let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     for (client, members, expected) in [
         (ClientApp::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
         (ClientApp::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
         (
             ClientApp::Cursor,
             r#""url": "https://h/mcp", "type": "odd""#,
-            Some("it is taken for what its other members tell"),
+            Some("unknown type; the other members determine the transport"),
         ),
         (ClientApp::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
         (ClientApp::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
@@ -119,7 +122,7 @@ fn doubts_and_secrets_in_notes() {
         ),
     ] {
         let source = ClientFile { client, path: "/srv/file".into(), project: None };
-        let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &ground).unwrap();
+        let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &search_base).unwrap();
         assert_eq!(found.servers.len(), 1, "{members}");
         let notes: Vec<String> = found.notes.iter().map(ToString::to_string).collect();
         assert_eq!(notes.len(), usize::from(expected.is_some()), "{notes:?}");

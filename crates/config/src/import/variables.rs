@@ -14,7 +14,7 @@ use crate::tree::JsonTree;
 pub(crate) struct VariableMapper<'a> {
     pub(crate) client: ClientApp,
     pub(crate) block: &'a ServerBlock,
-    pub(crate) ground: &'a SearchBase,
+    pub(crate) search_base: &'a SearchBase,
 }
 
 impl VariableMapper<'_> {
@@ -62,12 +62,12 @@ impl VariableMapper<'_> {
             let is_filled_in = matches!(self.client, ClientApp::Cursor | ClientApp::VsCode) && !inner.contains(":-");
             let note = match inner.split_once(':').filter(|_| is_filled_in) {
                 Some((kind, _)) => {
-                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
-                    Note::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
+                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot do", self.client);
+                    Note::new(member, why).cure(format!("replace $${{{kind}:...}} with its value"))
                 }
                 None => {
                     let why = format!("{} leaves {shown} as it is, so it is written as ${shown}", self.client);
-                    Note::new(member, why).cure("remove one $ where a variable was meant")
+                    Note::new(member, why).cure("remove one $ if a variable was meant")
                 }
             };
             notes.push(note);
@@ -85,8 +85,9 @@ impl VariableMapper<'_> {
 
     fn windsurf(&self, inner: &str) -> Option<String> {
         if let Some(path) = inner.strip_prefix("file:") {
-            let path =
-                path.strip_prefix("~/").map_or_else(|| Path::new(path).to_owned(), |rest| self.ground.home.join(rest));
+            let path = path
+                .strip_prefix("~/")
+                .map_or_else(|| Path::new(path).to_owned(), |rest| self.search_base.home.join(rest));
             return Some(format!("${{file:{}}}", path.display()));
         }
         inner.strip_prefix("env:").filter(|name| is_variable_name(name)).map(reference)
@@ -115,10 +116,10 @@ impl VariableMapper<'_> {
     /// Returns the directory of the project. A user-level file has no project, so the working directory is used.
     fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> String {
         let folder = self.block.project.as_ref().unwrap_or_else(|| {
-            let here = self.ground.here.display();
-            let why = format!("${{{inner}}} changes with what is open, and is written as {here}");
-            notes.push(Note::new(member, why).cure("write another directory where that is wrong"));
-            &self.ground.here
+            let here = self.search_base.here.display();
+            let why = format!("${{{inner}}} depends on the open folder, and is written as {here}");
+            notes.push(Note::new(member, why).cure("write another directory if that is wrong"));
+            &self.search_base.here
         });
         folder.display().to_string().replace("${", "$${")
     }
@@ -134,8 +135,8 @@ impl VariableMapper<'_> {
         }
         let input = self.block.inputs.iter().find(|(known, _)| known == id).map(|(_, input)| input);
         let text = |key: &str| input.and_then(|input| input.get(key)).and_then(JsonTree::as_text);
-        let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
-        let why = format!("nobody is there to be asked for {id}{asked}, so it is the variable {name}");
+        let description = text("description").map(|description| format!(" ({description})")).unwrap_or_default();
+        let why = format!("a gateway cannot prompt for {id}{description}, so the value is the variable {name}");
         notes.push(Note::new(member, why).cure(format!("export {name}=...")));
         match text("default").filter(|default| !default.is_empty() && !default.contains(['}', '$'])) {
             Some(default) => reference(&format!("{name}:-{default}")),

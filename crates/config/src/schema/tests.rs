@@ -84,22 +84,22 @@ fn check(object: ObjectKeys, key: &str, place: &str, expected: Value) {
 
 #[test]
 fn the_words_of_the_schema_are_those_of_the_reader() {
-    fn words<T>(table: &[(&str, T)]) -> Value {
-        table.iter().map(|(word, _)| Value::from(*word)).collect()
+    fn names<T>(table: &[(&str, T)]) -> Value {
+        table.iter().map(|(name, _)| Value::from(*name)).collect()
     }
     let place = "/anyOf/0/enum";
-    check(ObjectKeys::Namespacing, "tools", place, words(&rules::NAMES));
-    check(ObjectKeys::Namespacing, "prompts", place, words(&rules::NAMES));
-    check(ObjectKeys::Namespacing, "resources", place, words(&rules::URIS));
-    check(ObjectKeys::Exposure, "mode", place, words(&views::MODES));
-    check(ObjectKeys::Log, "level", place, words(&read::LEVELS));
-    check(ObjectKeys::Log, "format", place, words(&LogFormat::ALL));
-    check(ObjectKeys::Server, "type", place, words(&transport::KINDS));
-    check(ObjectKeys::Server, "session", place, words(&sharing::SESSIONS));
-    check(ObjectKeys::Server, "declare", "/anyOf/0/items/enum", words(&sharing::DECLARABLE));
-    check(ObjectKeys::Server, "protocol", place, words(&server::PROTOCOLS));
-    check(ObjectKeys::Root, "namespacing", "/anyOf/0/anyOf/0/enum", words(&rules::NAMES));
-    check(ObjectKeys::Root, "exposure", "/anyOf/0/anyOf/0/enum", words(&views::MODES));
+    check(ObjectKeys::Namespacing, "tools", place, names(&rules::NAMES));
+    check(ObjectKeys::Namespacing, "prompts", place, names(&rules::NAMES));
+    check(ObjectKeys::Namespacing, "resources", place, names(&rules::URIS));
+    check(ObjectKeys::Exposure, "mode", place, names(&views::MODES));
+    check(ObjectKeys::Log, "level", place, names(&read::LEVELS));
+    check(ObjectKeys::Log, "format", place, names(&LogFormat::ALL));
+    check(ObjectKeys::Server, "type", place, names(&transport::KINDS));
+    check(ObjectKeys::Server, "session", place, names(&sharing::SESSIONS));
+    check(ObjectKeys::Server, "declare", "/anyOf/0/items/enum", names(&sharing::DECLARABLE));
+    check(ObjectKeys::Server, "protocol", place, names(&server::PROTOCOLS));
+    check(ObjectKeys::Root, "namespacing", "/anyOf/0/anyOf/0/enum", names(&rules::NAMES));
+    check(ObjectKeys::Root, "exposure", "/anyOf/0/anyOf/0/enum", names(&views::MODES));
 }
 
 #[test]

@@ -22,7 +22,8 @@ fn parse_with_mode(text: &str, mode: u32) -> Result<LoadedConfig, String> {
 fn a_written_secret_that_all_can_read_is_warned_of() {
     let loaded = parse_with_mode(SECRETS, 0o100_644).unwrap();
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-    let cure = "a secret in a file that everybody can read, write ${VAR} instead, or chmod o-r goblin.json";
+    let cure =
+        "every user can read this file, and it contains a secret, write ${VAR} instead, or chmod o-r goblin.json";
     assert_eq!(
         warnings,
         [
@@ -42,13 +43,13 @@ fn hard9_load_asks_the_file_itself_and_every_directory() {
     let set = |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let load = || load(&path, &environment).map_err(|error| error.to_string());
     set(&path, 0o602);
-    let refused = load().unwrap_err();
-    assert!(refused.contains("others can change it (mode 602), chmod go-w "), "{refused}");
+    let error = load().unwrap_err();
+    assert!(error.contains("others can change it (mode 602), chmod go-w "), "{error}");
     set(&path, 0o600);
     set(&directory, 0o777);
-    let refused = load().unwrap_err();
+    let error = load().unwrap_err();
     let place = directory.display();
-    assert!(refused.contains(&format!("others can write {place} (mode 777), chmod go-w {place}")), "{refused}");
+    assert!(error.contains(&format!("others can write {place} (mode 777), chmod go-w {place}")), "{error}");
     // Others cannot replace files in a sticky directory.
     set(&directory, 0o1777);
     let loaded = load().unwrap();

@@ -37,7 +37,7 @@ fn all_come_at_once_and_in_order() {
             "goblin.json:6:56: mcpServers.a.env.K: variable NO is not set, set it or write ${NO:-default}",
             "goblin.json:7:27: mcpServers.\"my server\".url: must be a complete http or https URL, \
              write it like \"https://host/mcp\"",
-            "goblin.json:7:34: mcpServers.\"my server\": this key stands here twice, remove one of the two",
+            "goblin.json:7:34: mcpServers.\"my server\": duplicate key, remove one of the two",
             "goblin.json:7:47: mcpServers.\"my server\": must be an object, not a number",
         ],
     );
@@ -90,7 +90,7 @@ fn of_the_gateway() {
         ),
         (
             r#""host": "[::1]""#,
-            "9: gateway.host: must be an IP address without brackets or a host name, the port stands in gateway.port",
+            "9: gateway.host: must be an IP address without brackets or a host name, set the port in gateway.port",
         ),
         (
             r#""host": "::", "token": "${NO}""#,
@@ -99,7 +99,7 @@ fn of_the_gateway() {
         (
             r#""token": "fifteen-letters""#,
             "10: gateway.token: must be at least 16 visible ASCII characters, without spaces, \
-             make one with: openssl rand -hex 16",
+             generate one with: openssl rand -hex 16",
         ),
         (r#""allowedHosts": "x""#, "17: gateway.allowedHosts: must be an array, not a string"),
         (
@@ -182,7 +182,7 @@ fn of_ids() {
         &[
             "goblin.json:2:1: mcpServers.\"\": a server id must not be empty",
             &format!("goblin.json:3:1: mcpServers.\"{}\"...: a server id has at most 64 characters", &long[..60]),
-            "goblin.json:4:1: mcpServers.\"a\\tb\": a server id must not hold control characters",
+            "goblin.json:4:1: mcpServers.\"a\\tb\": a server id must not contain control characters",
             "goblin.json:6:1: mcpServers.\"my server\": \"My_Server\" and \"my server\" are both \"my-server\" in URIs, \
              give one of them another id",
         ],
@@ -251,13 +251,13 @@ fn of_commands_and_urls() {
             &[
                 ("3:12", "a.command: \"path\" is missing"),
                 ("3:23", "a.command.args[0]: must be a string, not a number"),
-                ("3:29", "a.env: belongs inside of \"command\" when that is an object"),
+                ("3:29", "a.env: belongs inside \"command\" if that is an object"),
             ],
         ),
         (
             r#""command": "x", "args": ["\u0000"], "env": { "A=B": "", "C": 1 }, "cwd": "~/x""#,
             &[
-                ("3:26", "a.args[0]: must not hold a NUL character"),
+                ("3:26", "a.args[0]: must not contain a NUL character"),
                 ("3:46", "a.env.\"A=B\": is not the name of a variable"),
                 ("3:62", "a.env.C: must be a string, not a number"),
                 ("3:74", "a.cwd: \"~\" is not expanded, write ${HOME}"),
@@ -266,10 +266,10 @@ fn of_commands_and_urls() {
         (
             r#""url": "https://u:p@x/", "headers": { "Host": "x", "X-A": "${BROKEN}", "x-a": "", "a b": "" }"#,
             &[
-                ("3:8", "a.url: must not hold a user name or password, put them in headers.Authorization"),
+                ("3:8", "a.url: must not contain a user name or password, put them in headers.Authorization"),
                 ("3:39", "a.headers.Host: the gateway sets this header itself, remove it"),
-                ("3:59", "a.headers.X-A: cannot be sent as a header, which holds visible ASCII only"),
-                ("3:72", "a.headers.x-a: this header stands here twice, case does not count, keep one"),
+                ("3:59", "a.headers.X-A: cannot be sent as a header value, which may contain only visible ASCII"),
+                ("3:72", "a.headers.x-a: duplicate header, the case of names is ignored, keep one"),
                 ("3:83", "a.headers.\"a b\": is not a header name"),
             ],
         ),
@@ -289,13 +289,9 @@ fn of_a_server() {
             18,
             "disabled: \"disabled\" is the opposite of \"enabled\", keep one",
         ),
-        (r#""prefix": "a.b""#, 11, "prefix: may hold letters, digits, \"_\" and \"-\" only"),
+        (r#""prefix": "a.b""#, 11, "prefix: may contain only letters, digits, \"_\" and \"-\""),
         (r#""timeout": -1"#, 12, &format!("timeout: {duration}")),
-        (
-            r#""timeout": 99999999999999"#,
-            12,
-            "timeout: is too long, use at most \"365d\", or \"0\" where no limit is meant",
-        ),
+        (r#""timeout": 99999999999999"#, 12, "timeout: is too long, use at most \"365d\", or \"0\" for no limit"),
         (r#""protocol": "modren""#, 13, "protocol: unknown value \"modren\", did you mean \"modern\"?"),
         (
             r#""includeTools": ["a"], "tools": { "allow": [] }"#,
@@ -334,7 +330,7 @@ fn of_a_server() {
         );
         check_server(members, &[(&format!("3:{column}"), &expected)]);
     }
-    check_server(r#""command": "x", "poll": "99ms""#, &[("3:25", "a.poll: is too often, use \"100ms\" at least")]);
+    check_server(r#""command": "x", "poll": "99ms""#, &[("3:25", "a.poll: is too short, use at least \"100ms\"")]);
 }
 
 #[test]
@@ -342,7 +338,7 @@ fn of_sharing() {
     let no_effect = "a.maxClients: has no effect while all clients share the connection, \
                      remove it or add \"session\": \"per-client\"";
     let per_client =
-        "a.roots: does not go with \"session\": \"per-client\", where each client tells its own, remove it";
+        "a.roots: cannot be combined with \"session\": \"per-client\", where each client reports its own, remove it";
     let not_files = "does not belong to a server of type files, remove it";
     for (members, expected) in [
         (
@@ -399,7 +395,7 @@ fn of_roots() {
         check_server(&format!("\"command\": \"x\", \"roots\": [{root}]"), &[(&format!("3:{column}"), expected)]);
     }
     let many = vec!["1"; 101].join(",");
-    let expected = "a.roots: has 101 elements, 100 are allowed";
+    let expected = "a.roots: has 101 elements, at most 100 are allowed";
     check_server(&format!("\"command\": \"x\", \"roots\": [{many}]"), &[("3:26", expected)]);
 }
 
@@ -419,7 +415,7 @@ fn rename_targets_obey_the_servers_own_length() {
 
 #[test]
 fn hard6_the_admin_token_is_long_and_another_one_than_that_of_clients() {
-    let short = "10: admin.token: must be at least 16 visible ASCII characters, without spaces, make one with: openssl rand -hex 16";
+    let short = "10: admin.token: must be at least 16 visible ASCII characters, without spaces, generate one with: openssl rand -hex 16";
     check_section("admin", r#""token": "0123456789abcde""#, short);
     check_section("admin", r#""token": """#, short);
     check(
@@ -436,7 +432,10 @@ fn d19_of_inherit() {
         &[
             ("3:34", &format!("a.inherit[1]: {name}")),
             ("3:41", &format!("a.inherit[2]: {name}")),
-            ("3:46", "a.inherit[3]: variables that start with GOBLIN_ pass to no server, set another one in \"env\""),
+            (
+                "3:46",
+                "a.inherit[3]: variables that start with GOBLIN_ are passed to no server, set another variable in \"env\"",
+            ),
             ("3:64", "a.inherit[5]: must be a string, not a number"),
         ],
     );
@@ -451,7 +450,7 @@ fn d19_of_inherit() {
     check(
         r#"{ "gateway": { "token": "${TOKEN}" }, "mcpServers": { "a": { "command": "x", "inherit": ["TOKEN"] } } }"#,
         &[
-            "goblin.json:1:90: mcpServers.a.inherit[0]: holds a token of the gateway, which no server may see, remove it",
+            "goblin.json:1:90: mcpServers.a.inherit[0]: contains a token of the gateway, which no server may see, remove it",
         ],
     );
 }

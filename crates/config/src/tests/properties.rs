@@ -33,7 +33,7 @@ fn transports() -> impl Strategy<Value = Transport> {
             cwd: PathBuf::from("/"),
         }),
         ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))
-            .prop_map(|(url, headers)| { Transport::Http { kind: HttpKind::Unsaid, url, headers, ca: None } }),
+            .prop_map(|(url, headers)| { Transport::Http { kind: HttpKind::Unspecified, url, headers, ca: None } }),
     ]
 }
 

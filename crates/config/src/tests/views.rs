@@ -22,7 +22,7 @@ fn profile(members: &str) -> Profile {
 }
 
 /// Checks the problems of a file. `expected` omits the file and the line, which is always 2.
-fn refuse(members: &str, expected: &[&str]) {
+fn check_rejected(members: &str, expected: &[&str]) {
     let lines: Vec<String> = expected.iter().map(|text| format!("goblin.json:2:{text}")).collect();
     check(&file(members), &lines.iter().map(String::as_str).collect::<Vec<_>>());
 }
@@ -115,36 +115,42 @@ fn modes_and_counts_are_checked() {
         (r#""exposure": { "pinned": [""] }"#, "26: exposure.pinned[0]: a pattern must not be empty"),
         (r#""exposure": { "autoAbove": -1 }"#, "28: exposure.autoAbove: must be a whole number from 0 to 10000000"),
         (r#""metaTools": "no""#, "14: metaTools: must be true, false or an object, not a string"),
-        (r#""metaTools": { "prefix": "a.b" }"#, "26: metaTools.prefix: may hold letters, digits, \"_\" and \"-\" only"),
+        (
+            r#""metaTools": { "prefix": "a.b" }"#,
+            "26: metaTools.prefix: may contain only letters, digits, \"_\" and \"-\"",
+        ),
     ] {
-        refuse(members, &[expected]);
+        check_rejected(members, &[expected]);
     }
     let prefix = |length: usize| format!("\"metaTools\": {{ \"prefix\": \"{}\" }}", "p".repeat(length));
-    refuse(&prefix(33), &["26: metaTools.prefix: has at most 32 characters"]);
+    check_rejected(&prefix(33), &["26: metaTools.prefix: must have at most 32 characters"]);
     assert_eq!(accept(&file(&prefix(32))).meta_tools.prefix.len(), 32);
 }
 
 #[test]
 fn nothing_is_hidden_where_it_could_not_be_found() {
-    let lost = "what is not listed is found with the meta tools, and metaTools are not enabled, \
-                use \"all\" or enable them";
+    let unreachable = "clients find unlisted tools with the meta tools, and metaTools is not enabled, \
+                use \"all\" or enable metaTools";
     for (members, expected) in [
-        (r#""metaTools": false, "exposure": "search""#, vec![format!("33: exposure: {lost}")]),
+        (r#""metaTools": false, "exposure": "search""#, vec![format!("33: exposure: {unreachable}")]),
         (
             r#""exposure": { "mode": "auto" }, "metaTools": { "enabled": false }"#,
-            vec![format!("23: exposure.mode: {lost}")],
+            vec![format!("23: exposure.mode: {unreachable}")],
         ),
         (
             r#""metaTools": false, "profiles": { "p": { "exposure": "auto" }, "q": { "exposure": { "mode": "search" } } }"#,
-            vec![format!("54: profiles.p.exposure: {lost}"), format!("93: profiles.q.exposure.mode: {lost}")],
+            vec![
+                format!("54: profiles.p.exposure: {unreachable}"),
+                format!("93: profiles.q.exposure.mode: {unreachable}"),
+            ],
         ),
         // The problem is reported once, at the gateway's setting, and not for each profile that inherits it.
         (
             r#""metaTools": false, "exposure": "auto", "profiles": { "p": { "exposure": { "reveal": true } } }"#,
-            vec![format!("33: exposure: {lost}")],
+            vec![format!("33: exposure: {unreachable}")],
         ),
     ] {
-        refuse(members, &expected.iter().map(String::as_str).collect::<Vec<_>>());
+        check_rejected(members, &expected.iter().map(String::as_str).collect::<Vec<_>>());
     }
     let members = r#""metaTools": false, "exposure": { "pinned": ["a"] }, "profiles": { "p": { "exposure": "all" } }"#;
     assert!(!accept(&file(members)).meta_tools.enabled);
@@ -153,7 +159,7 @@ fn nothing_is_hidden_where_it_could_not_be_found() {
 #[test]
 fn profiles_are_named_for_a_path() {
     let name = "the name of a profile is 1 to 64 letters, digits, \"_\" or \"-\"";
-    refuse(
+    check_rejected(
         r#""profiles": { "": {}, "a/b": {}, "é": { "tool": [] } }"#,
         &[
             &format!("15: profiles.\"\": {name}"),
@@ -162,18 +168,18 @@ fn profiles_are_named_for_a_path() {
             "41: profiles.\"é\".tool: unknown key, did you mean \"tools\"?",
         ],
     );
-    refuse(r#""profiles": { "p": null }"#, &["20: profiles.p: must be an object, not null"]);
+    check_rejected(r#""profiles": { "p": null }"#, &["20: profiles.p: must be an object, not null"]);
     let many = |count: usize| {
         let profiles: Vec<String> = (0..count).map(|index| format!("\"p{index}\": {{}}")).collect();
         format!("\"profiles\": {{ {} }}", profiles.join(", "))
     };
-    refuse(&many(101), &["13: profiles: has 101 profiles, 100 are allowed"]);
+    check_rejected(&many(101), &["13: profiles: has 101 profiles, at most 100 are allowed"]);
     assert_eq!(accept(&file(&many(100))).profiles.len(), 100);
 }
 
 #[test]
 fn servers_of_a_profile_are_those_of_the_file() {
-    refuse(
+    check_rejected(
         r#""profiles": { "p": { "servers": ["git", "gti", "search", "*"] } }"#,
         &[
             "41: profiles.p.servers[1]: there is no server \"gti\", did you mean \"git\"?",
@@ -217,15 +223,18 @@ fn names_and_descriptions_of_a_profile_are_checked() {
         (r#""git_*""#, "31: profiles.p.tools: must be an array or an object, not a string"),
         (r#"["a", 1]"#, "37: profiles.p.tools[1]: must be a string, not a number"),
     ] {
-        refuse(&format!("\"profiles\": {{ \"p\": {{ \"tools\": {tools} }} }}"), &[expected]);
+        check_rejected(&format!("\"profiles\": {{ \"p\": {{ \"tools\": {tools} }} }}"), &[expected]);
     }
-    refuse(r#""profiles": { "p": { "prompts": { "rename": {} } } }"#, &["35: profiles.p.prompts.rename: unknown key"]);
+    check_rejected(
+        r#""profiles": { "p": { "prompts": { "rename": {} } } }"#,
+        &["35: profiles.p.prompts.rename: unknown key"],
+    );
     let describe =
         |length: usize| format!("{{ \"tools\": {{ \"describe\": {{ \"a\": \"{}\" }} }} }}", "d".repeat(length));
     assert_eq!(profile(&describe(16 << 10)).tools.describe["a"].len(), 16 << 10);
-    refuse(
+    check_rejected(
         &format!("\"profiles\": {{ \"p\": {} }}", describe((16 << 10) + 1)),
-        &["52: profiles.p.tools.describe.a: has at most 16384 bytes"],
+        &["52: profiles.p.tools.describe.a: must have at most 16384 bytes"],
     );
 }
 
@@ -239,6 +248,6 @@ fn names_of_a_profile_obey_the_length_of_all() {
         )
     };
     let expected = "86: profiles.p.tools.rename.x: an exposed name is 1 to 59 letters, digits, \"_\" or \"-\"";
-    refuse(&members(59), &[expected]);
+    check_rejected(&members(59), &[expected]);
     accept(&file(&members(60)));
 }
