@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<String, String> {
     let (socket, path) = split(rest).unwrap_or((rest, ENDPOINT));
     match std::path::absolute(socket) {
         Ok(socket) => Ok(of_socket(&socket, path)),
-        Err(_) => Err("a socket is written like unix:/path/to/goblin.sock".to_owned()),
+        Err(_) => Err("write a socket as unix:/path/to/goblin.sock".to_owned()),
     }
 }
 

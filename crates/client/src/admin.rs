@@ -37,8 +37,8 @@ impl AdminClient {
 
     /// Connects to the gateway of this record, and to its successor after a restart.
     pub fn to_record(record: GatewayRecord) -> Result<AdminClient> {
-        let any = |_: &GatewayRecord| true;
-        gateway::following(record, any, target_of).map(AdminClient)
+        let always = |_: &GatewayRecord| true;
+        gateway::following(record, always, target_of).map(AdminClient)
     }
 
     /// Returns the current address of the gateway, for messages.
@@ -62,7 +62,7 @@ impl AdminClient {
         let response = self.within(READ_TIMEOUT, self.send(Verb::GET, path, &headers)).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            status => Err(refusal(status, path, &[])),
+            status => Err(rejection_text(status, path, &[])),
         }
     }
 
@@ -71,8 +71,8 @@ impl AdminClient {
         let response = self.send(verb, path, &accept).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
-        let body = body.map_err(|error| format!("the answer of {path} broke off: {error}"))?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(refusal(status, path, &body)) }
+        let body = body.map_err(|error| format!("the response to {path} ended early: {error}"))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(rejection_text(status, path, &body)) }
     }
 
     async fn send(&self, verb: Verb, path: &str, headers: &HeaderMap) -> Result<GatewayResponse, String> {
@@ -80,8 +80,8 @@ impl AdminClient {
     }
 
     async fn within<T>(&self, limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-        let late = |_| format!("the gateway at {} did not answer within {limit:?}", self.place());
-        tokio::time::timeout(limit, work).await.map_err(late)?
+        let timed_out = |_| format!("the gateway at {} did not answer within {limit:?}", self.place());
+        tokio::time::timeout(limit, work).await.map_err(timed_out)?
     }
 }
 
@@ -94,18 +94,18 @@ fn target_of(record: GatewayRecord) -> Result<GatewayTarget> {
 }
 
 /// Describes a response with a failing HTTP status: by its own message, or by what the user can do.
-fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
+fn rejection_text(status: StatusCode, path: &str, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let cure = match (status, clean(body["error"]["message"].as_str().unwrap_or_default())) {
         (StatusCode::UNAUTHORIZED, _) => {
-            "give its admin token (admin.token, not gateway.token) by --token-file FILE or the variable \
+            "pass its admin token (admin.token, not gateway.token) with --token-file FILE or the variable \
              GOBLIN_ADMIN_TOKEN"
         }
-        (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL",
-        (_, said) if !said.is_empty() => return said,
+        (StatusCode::FORBIDDEN, _) => "add the host of this URL to its gateway.allowedHosts",
+        (_, message) if !message.is_empty() => return message,
         _ => "is it a goblin gateway with its admin API enabled?",
     };
-    format!("the gateway answers {path} with HTTP {status}; {cure}")
+    format!("the gateway answered {path} with HTTP {status}; {cure}")
 }
 
 #[cfg(test)]
@@ -121,8 +121,8 @@ mod tests {
             (StatusCode::NOT_FOUND, "<html>", "admin API"),
             (StatusCode::BAD_GATEWAY, "{}", "HTTP 502"),
         ] {
-            let words = refusal(status, "/api/x", body.as_bytes());
-            assert!(words.contains(expected) && !words.contains('\u{1b}'), "{status}: {words}");
+            let text = rejection_text(status, "/api/x", body.as_bytes());
+            assert!(text.contains(expected) && !text.contains('\u{1b}'), "{status}: {text}");
         }
     }
 }

@@ -9,9 +9,9 @@
 //! queue; if the client does not read, the bridge stops reading the gateway's streams. While the gateway is
 //! unreachable, every request gets an error at once.
 //!
-//! [`keeper`] begins a new session after a restart, [`subscriptions`] restores its subscriptions, and [`stream`]
-//! resumes broken streams. [`call`] runs requests and cancels them, and [`asks`] routes requests of the gateway.
-//! [`visit`] and [`listen`] run requests that carry their protocol version and need no session.
+//! [`session`] begins a new session after a restart, [`subscriptions`] restores its subscriptions, and [`stream`]
+//! resumes broken streams. [`call`] runs requests and cancels them, and [`server_requests`] routes requests of the gateway.
+//! [`stateless`] and [`listen`] run requests that carry their protocol version and need no session.
 
 pub(crate) mod call;
 pub(crate) mod listen;
@@ -59,7 +59,7 @@ pub const MAX_MESSAGE: usize = 64 << 20;
 /// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
 const MAX_ATTEMPTS: usize = 3;
 /// The timeout for messages that the client does not wait for, such as notifications and the end of the session.
-const ASIDE: Duration = Duration::from_secs(5);
+const SIDE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long open requests may take after the input ended.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -73,19 +73,19 @@ pub(crate) struct Bridge {
     initialized: OnceLock<Bytes>,
     /// The client's last `logging/setLevel` request. Every later session receives it again.
     level: Mutex<Option<Bytes>>,
-    asks: Mutex<PendingServerRequests>,
+    server_requests: Mutex<PendingServerRequests>,
     subscriptions: Mutex<RememberedSubscriptions>,
     /// Wakes the subscription task if a missing subscription may succeed now.
-    doubts: Notify,
+    stale_subscriptions: Notify,
     /// The newest session generation that the gateway reported as unknown.
     lost: AtomicU64,
     /// Wakes the session task when the client finished its handshake or a message found its session unknown.
-    bell: Notify,
-    repeated: MirrorCache,
+    wakeup: Notify,
+    mirrors: MirrorCache,
 }
 
 struct Handshake {
-    hello: Bytes,
+    initialize_request: Bytes,
     version: String,
 }
 
@@ -105,20 +105,20 @@ pub async fn run(
         handshake: OnceLock::new(),
         initialized: OnceLock::new(),
         level: Mutex::default(),
-        asks: Mutex::default(),
+        server_requests: Mutex::default(),
         subscriptions: Mutex::default(),
-        doubts: Notify::new(),
+        stale_subscriptions: Notify::new(),
         lost: Default::default(),
-        bell: Notify::new(),
-        repeated: MirrorCache::default(),
+        wakeup: Notify::new(),
+        mirrors: MirrorCache::default(),
     });
     let mut client = ClientReader {
         bridge: Arc::clone(&bridge),
         output: sender,
         calls: JoinSet::new(),
         open: HashMap::new(),
-        visits: HashMap::new(),
-        keeper: None,
+        stateless_calls: HashMap::new(),
+        session_task: None,
     };
     tokio::select! {
         () = client.read(input) => {}
@@ -132,19 +132,19 @@ pub async fn run(
 
 /// Waits for open requests, then ends the session.
 async fn finish(client: ClientReader, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
-    let ClientReader { output, mut calls, visits, keeper, .. } = client;
+    let ClientReader { output, mut calls, stateless_calls, session_task, .. } = client;
     drop(output);
     // Ends `subscriptions/listen` streams, which would not end on their own. Other requests may still finish.
-    drop(visits);
+    drop(stateless_calls);
     let finished = async {
-        bridge.refuse_open_asks().await;
+        bridge.reject_open_server_requests().await;
         while calls.join_next().await.is_some() {}
     };
     let _ = tokio::time::timeout(GRACE, finished).await;
     calls.shutdown().await;
-    if let Some(keeper) = keeper {
-        keeper.abort();
-        let _ = keeper.await;
+    if let Some(session_task) = session_task {
+        session_task.abort();
+        let _ = session_task.await;
     }
     bridge.end().await;
     let _ = tokio::time::timeout(GRACE, writer).await;
@@ -171,8 +171,8 @@ struct ClientReader {
     /// The open requests. Sending the client's cancellation to a request's channel gives it up.
     open: HashMap<Id, oneshot::Sender<ClientMessage>>,
     /// The open requests without a session. The gateway does not know them by id, so dropping the POST cancels them.
-    visits: HashMap<Id, oneshot::Sender<()>>,
-    keeper: Option<JoinHandle<()>>,
+    stateless_calls: HashMap<Id, oneshot::Sender<()>>,
+    session_task: Option<JoinHandle<()>>,
 }
 
 impl ClientReader {
@@ -204,7 +204,7 @@ impl ClientReader {
             }
             Frame::TooLong { .. } => {
                 let reason = format!("a line is longer than {MAX_MESSAGE} bytes");
-                self.refuse(None, &Error::InvalidRequest(reason)).await;
+                self.reject(None, &Error::InvalidRequest(reason)).await;
             }
         }
     }
@@ -213,15 +213,17 @@ impl ClientReader {
         match &outgoing.kind {
             ClientMessageKind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
                 if let Err(error) = self.initialize(&outgoing).await {
-                    self.refuse(Some(id), &error).await;
+                    self.reject(Some(id), &error).await;
                 }
             }
             // A batch without requests keeps its place among the notifications.
-            ClientMessageKind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
+            ClientMessageKind::Batch(ids) if ids.is_empty() => {
+                self.bridge.forward_with_timeout(&outgoing, &self.output).await
+            }
             ClientMessageKind::Request(..) | ClientMessageKind::Batch(_) => self.begin(outgoing).await,
-            ClientMessageKind::Visit(request) => self.visit(request).await,
+            ClientMessageKind::Stateless(request) => self.call_stateless(request).await,
             ClientMessageKind::Notification { cancels: Some(id) } => {
-                if self.visits.remove(id).is_some_and(|open| open.send(()).is_ok()) {
+                if self.stateless_calls.remove(id).is_some_and(|open| open.send(()).is_ok()) {
                     return;
                 }
                 let kept = match self.open.remove(id) {
@@ -230,36 +232,36 @@ impl ClientReader {
                 };
                 // The gateway may know a request that the bridge does not track, for example one from a batch.
                 if let Some(outgoing) = kept {
-                    self.bridge.carry_aside(&outgoing, &self.output).await;
+                    self.bridge.forward_with_timeout(&outgoing, &self.output).await;
                 }
             }
             ClientMessageKind::Initialized => {
-                self.bridge.carry_aside(&outgoing, &self.output).await;
+                self.bridge.forward_with_timeout(&outgoing, &self.output).await;
                 self.bridge.initialized.get_or_init(|| outgoing.body.clone());
-                self.bridge.bell.notify_one();
+                self.bridge.wakeup.notify_one();
             }
             ClientMessageKind::Answer(Some(id)) => self.bridge.answer(&outgoing, id, &self.output).await,
             ClientMessageKind::Notification { cancels: None }
             | ClientMessageKind::Answer(None)
             | ClientMessageKind::Broken => {
-                self.bridge.carry_aside(&outgoing, &self.output).await;
+                self.bridge.forward_with_timeout(&outgoing, &self.output).await;
             }
         }
     }
 
-    async fn refuse(&self, id: Option<&Id>, error: &Error) {
+    async fn reject(&self, id: Option<&Id>, error: &Error) {
         let _ = self.output.send(goblin_wire::error_reply(id, &error.to_json()).concat()).await;
     }
 
     async fn initialize(&mut self, outgoing: &ClientMessage) -> Result<(), Error> {
         let bridge = &self.bridge;
-        let (headers, answer, version) = bridge.shake_hands(&outgoing.body, &self.output).await?;
+        let (headers, answer, version) = bridge.exchange_handshake(&outgoing.body, &self.output).await?;
         if let Some(version) = version {
-            bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
+            bridge.handshake.get_or_init(|| Handshake { initialize_request: outgoing.body.clone(), version });
             bridge.session.send_modify(|session| *session = session.next(headers));
-            let session = session::keep(Arc::clone(bridge), self.output.clone());
-            let subscriptions = subscriptions::keep(Arc::clone(bridge), self.output.clone());
-            self.keeper = Some(worker::spawn(async {
+            let session = session::maintain(Arc::clone(bridge), self.output.clone());
+            let subscriptions = subscriptions::maintain(Arc::clone(bridge), self.output.clone());
+            self.session_task = Some(worker::spawn(async {
                 tokio::join!(session, subscriptions);
             }));
         }
@@ -268,21 +270,21 @@ impl ClientReader {
     }
 
     /// Starts a request that carries its protocol version.
-    async fn visit(&mut self, request: &Request) {
-        self.visits.retain(|_, open| !open.is_closed());
-        let admitted = match self.visits.contains_key(&request.id) {
+    async fn call_stateless(&mut self, request: &Request) {
+        self.stateless_calls.retain(|_, open| !open.is_closed());
+        let admitted = match self.stateless_calls.contains_key(&request.id) {
             true => Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id))),
             false => self.check_room(),
         };
         if let Err(error) = admitted {
-            return self.refuse(Some(&request.id_as_written()), &error).await;
+            return self.reject(Some(&request.id_as_written()), &error).await;
         }
         let (cancel, cancelled) = oneshot::channel();
-        self.visits.insert(request.id.detached(), cancel);
+        self.stateless_calls.insert(request.id.detached(), cancel);
         let (bridge, request, output) = (Arc::clone(&self.bridge), request.clone(), self.output.clone());
         match request.method {
             Method::Listen => self.calls.spawn(worker::watched(listen::listen(bridge, request, output, cancelled))),
-            _ => self.calls.spawn(worker::watched(stateless::visit(bridge, request, output, cancelled))),
+            _ => self.calls.spawn(worker::watched(stateless::call_stateless(bridge, request, output, cancelled))),
         };
     }
 
@@ -297,14 +299,14 @@ impl ClientReader {
     async fn begin(&mut self, mut outgoing: ClientMessage) {
         if let Err(error) = self.check_room() {
             for id in outgoing.waiting() {
-                self.refuse(Some(&id), &error).await;
+                self.reject(Some(&id), &error).await;
             }
             return;
         }
         if let ClientMessageKind::Request(_, Method::SetLevel) = outgoing.kind {
             *self.bridge.level.lock() = Some(outgoing.body.clone());
         }
-        self.bridge.subscriptions().look_at(&mut outgoing);
+        self.bridge.subscriptions().observe(&mut outgoing);
         let (cancel, cancelled) = oneshot::channel();
         if let ClientMessageKind::Request(id, _) = &outgoing.kind {
             self.open.retain(|_, open| !open.is_closed());
@@ -321,15 +323,15 @@ impl ClientReader {
 
 impl Bridge {
     /// Sends a message and forwards the responses. Removes every answered id from `waiting`.
-    async fn carry(
+    async fn forward(
         &self,
         outgoing: &ClientMessage,
         output: &ClientOutput,
         waiting: &mut Vec<Id>,
-        way: &SendProgress,
+        progress: &SendProgress,
     ) -> Result<(), Error> {
         for _ in 0..MAX_ATTEMPTS {
-            if way.is_given_up() {
+            if progress.is_cancelled() {
                 return Ok(());
             }
             let session = self.session.borrow().clone();
@@ -339,35 +341,40 @@ impl Bridge {
                 // The gateway does not know the session, so it did not handle the message. Sending it again is safe.
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
                 status if status.is_success() => {
-                    way.arrive();
-                    return self.hand_on(ResponseMessages::new(response), &session, output, waiting, way).await;
+                    progress.arrive();
+                    return self
+                        .forward_answers(ResponseMessages::new(response), &session, output, waiting, progress)
+                        .await;
                 }
-                _ => return self.hand_on_refusal(response, output, waiting).await,
+                _ => return self.forward_rejection(response, output, waiting).await,
             }
         }
-        Err(self.unavailable("it keeps forgetting the session".to_owned(), false))
+        Err(self.unavailable("the gateway drops every new session".to_owned(), false))
     }
 
     /// Sends a message that the client does not wait for. Failures are only logged.
-    async fn carry_aside(&self, outgoing: &ClientMessage, output: &ClientOutput) {
-        let carried =
-            tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &SendProgress::default())).await;
-        match carried {
+    async fn forward_with_timeout(&self, outgoing: &ClientMessage, output: &ClientOutput) {
+        let forwarded = tokio::time::timeout(
+            SIDE_TIMEOUT,
+            self.forward(outgoing, output, &mut Vec::new(), &SendProgress::default()),
+        )
+        .await;
+        match forwarded {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
-            Err(_) => tracing::debug!("the gateway did not take a message in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not accept a message"),
+            Err(_) => tracing::debug!("the gateway did not accept a message in time"),
         }
     }
 
     /// Forwards the messages of a response until every id in `waiting` is answered. Resumes a stream that breaks
     /// earlier.
-    async fn hand_on(
+    async fn forward_answers(
         &self,
         answers: ResponseMessages,
         session: &GatewaySession,
         output: &ClientOutput,
         waiting: &mut Vec<Id>,
-        way: &SendProgress,
+        progress: &SendProgress,
     ) -> Result<(), Error> {
         let awaits_some = !waiting.is_empty();
         let mut stream = ResponseStream::new(answers, session);
@@ -375,14 +382,14 @@ impl Bridge {
             let next = stream.next();
             let next = match awaits_some && waiting.is_empty() {
                 // Every request is answered. Read the rest of the stream for a short time only.
-                true => tokio::time::timeout(ASIDE, next).await.unwrap_or(Ok(None)),
+                true => tokio::time::timeout(SIDE_TIMEOUT, next).await.unwrap_or(Ok(None)),
                 false => next.await,
             };
             let message = match next {
                 Ok(Some(message)) => message,
                 Ok(None) | Err(BodyError::Lost) if waiting.is_empty() => return Ok(()),
                 Ok(None) => {
-                    stream.resume(self, "its answer ended early").await?;
+                    stream.resume(self, "the answer ended early").await?;
                     continue;
                 }
                 Err(lost @ BodyError::Lost) => {
@@ -392,19 +399,19 @@ impl Bridge {
                 Err(error @ BodyError::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
             };
             let Ok(messages) = GatewayMessage::read(message, waiting) else {
-                tracing::debug!("the gateway sent something that is no message; dropped");
+                tracing::debug!("the gateway sent data that is not a message; dropped");
                 continue;
             };
-            for said in messages {
-                if way.is_given_up() {
+            for message in messages {
+                if progress.is_cancelled() {
                     continue;
                 }
-                if let GatewayMessage::Answer(answer) = &said
+                if let GatewayMessage::Answer(answer) = &message
                     && self.subscriptions().settle(answer, session.generation)
                 {
-                    self.doubts.notify_one();
+                    self.stale_subscriptions.notify_one();
                 }
-                if let Err(OutputClosed) = self.tell(said, session, output).await {
+                if let Err(OutputClosed) = self.deliver(message, session, output).await {
                     return Ok(());
                 }
             }
@@ -412,13 +419,13 @@ impl Bridge {
     }
 
     /// Forwards the error of a response with a failing HTTP status.
-    async fn hand_on_refusal(
+    async fn forward_rejection(
         &self,
         response: wire::GatewayResponse,
         output: &ClientOutput,
         waiting: &mut Vec<Id>,
     ) -> Result<(), Error> {
-        let answer = self.refusal(response, waiting).await?;
+        let answer = self.rejection(response, waiting).await?;
         waiting.clear();
         let _ = output.send(answer).await;
         Ok(())
@@ -426,60 +433,62 @@ impl Bridge {
 
     /// Returns the JSON-RPC error of a response with a failing HTTP status, under the id that the client waits for.
     /// Returns an error if the body has no such error.
-    async fn refusal(&self, response: wire::GatewayResponse, waiting: &[Id]) -> Result<Bytes, Error> {
+    async fn rejection(&self, response: wire::GatewayResponse, waiting: &[Id]) -> Result<Bytes, Error> {
         let status = response.status();
         let body = ResponseMessages::new(response).next_message().await.ok().flatten().unwrap_or_default();
         let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-        message::refusal(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.refused(status, None))
+        message::rejection(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.rejection_error(status, None))
     }
 
     /// Sends `initialize` with these bytes. Returns the headers of the new session, the response, and the negotiated
     /// version. The version is `None` if the response is an error.
-    async fn shake_hands(
+    async fn exchange_handshake(
         &self,
-        hello: &Bytes,
+        initialize_request: &Bytes,
         output: &ClientOutput,
     ) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
-        let shaken = async {
-            let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
+        let exchange = async {
+            let response = self.wire.post(initialize_request.clone(), &HeaderMap::new()).await;
             let response = response.map_err(|error| self.unreachable(&error))?;
             let (status, session) = (response.status(), GatewayConnection::session_of(&response));
-            let begun = self.session.borrow().next(GatewayConnection::session_headers(session.clone(), None));
+            let new_session = self.session.borrow().next(GatewayConnection::session_headers(session.clone(), None));
             let lost = |error: BodyError| self.unavailable(error.to_string(), true);
             let mut answers = ResponseMessages::new(response);
             loop {
                 let answer = answers.next_message().await.map_err(lost)?;
-                let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
+                let Some(answer) = answer else { return Err(self.wire.rejection_error(status, None)) };
                 let response = message::response(&answer);
                 if !status.is_success() {
-                    return Err(self.wire.refused(status, response.as_ref().and_then(message::complaint).as_deref()));
+                    return Err(self
+                        .wire
+                        .rejection_error(status, response.as_ref().and_then(message::error_message).as_deref()));
                 }
                 if let Some(response) = response {
                     let version = message::version(&response);
                     return Ok((GatewayConnection::session_headers(session, version.as_deref()), answer, version));
                 }
-                for said in GatewayMessage::read(answer, &mut Vec::new()).unwrap_or_default() {
-                    let _ = self.tell(said, &begun, output).await;
+                for message in GatewayMessage::read(answer, &mut Vec::new()).unwrap_or_default() {
+                    let _ = self.deliver(message, &new_session, output).await;
                 }
             }
         };
-        let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
-        tokio::time::timeout(session::HANDSHAKE_TIMEOUT, shaken).await.unwrap_or_else(|_| Err(late()))
+        let timed_out = || self.unavailable("the gateway did not answer the handshake in time".to_owned(), false);
+        tokio::time::timeout(session::HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     /// Deletes the session at the gateway.
     async fn end(&self) {
         let session = self.session.borrow().clone();
         if session.exists() {
-            let _ = tokio::time::timeout(ASIDE, self.wire.delete(&session.headers)).await;
+            let _ = tokio::time::timeout(SIDE_TIMEOUT, self.wire.delete(&session.headers)).await;
         }
     }
 
     fn unreachable(&self, error: &crate::connect::RequestError) -> Error {
         let sent = !error.is_safe_to_retry();
         let cure = match self.handshake.get() {
-            Some(_) => "start it again (goblin serve), this client goes on then",
-            None => "start it first (goblin serve)",
+            Some(_) => "start the gateway again (goblin serve), then this client continues",
+            None => "start the gateway first (goblin serve)",
         };
         self.unavailable(format!("{error}; {cure}"), sent)
     }

@@ -68,7 +68,7 @@ pub enum ConnectError {
     Url { scheme: String, host: String },
     #[error("cannot read the CA file {}: {source}", path.display())]
     CaUnreadable { path: PathBuf, source: io::Error },
-    #[error("the CA file {} is not usable: {reason} (it must hold PEM certificates)", path.display())]
+    #[error("the CA file {} is not usable: {reason} (the file must contain PEM certificates)", path.display())]
     CaInvalid { path: PathBuf, reason: String },
     #[error("no trusted root certificates on this system{reason} (install ca-certificates or set SSL_CERT_FILE)")]
     NoRoots { reason: String },
@@ -161,7 +161,7 @@ impl HttpClient {
             return Ok(());
         }
         let host = uri.host().unwrap_or_default();
-        let cause = format!("a request for host {host:?} was given to this client, which goes to no other origin");
+        let cause = format!("the request names host {host:?}, and this client connects to one origin only");
         Err(RequestError::NotSent { origin: Arc::clone(name), cause })
     }
 }
@@ -169,15 +169,15 @@ impl HttpClient {
 impl RequestError {
     fn new(origin: &Arc<str>, failed: SendError) -> RequestError {
         let origin = Arc::clone(origin);
-        let words = |error: hyper::Error| {
+        let describe = |error: hyper::Error| {
             let hint =
-                if error.is_parse() { " (does it speak HTTP? a TLS server needs https: in the url)" } else { "" };
+                if error.is_parse() { " (does the server use HTTP? a TLS server needs https: in the url)" } else { "" };
             format!("{}{hint}", dial::chain(&error))
         };
         match failed {
             SendError::Dial(error) => RequestError::NotSent { origin, cause: error.to_string() },
-            SendError::Unsent(error) => RequestError::NotSent { origin, cause: words(error) },
-            SendError::Sent(error) => RequestError::MaybeSent { origin, cause: words(error) },
+            SendError::Unsent(error) => RequestError::NotSent { origin, cause: describe(error) },
+            SendError::Sent(error) => RequestError::MaybeSent { origin, cause: describe(error) },
         }
     }
 
@@ -311,7 +311,7 @@ fn add_own_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), ConnectEr
         count += 1;
     }
     match count {
-        0 => Err(invalid("there is no certificate in it".into())),
+        0 => Err(invalid("the file contains no certificate".into())),
         _ => Ok(()),
     }
 }

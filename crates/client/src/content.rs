@@ -7,7 +7,7 @@ use goblin_wire::json;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::words::bytes;
+use crate::units::bytes;
 
 /// One block of content.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum ContentBlock {
     Text(String),
     /// An image, a sound, or the content of a resource.
     Bytes {
-        what: String,
+        label: String,
         bytes: Vec<u8>,
     },
     /// A reference to a resource, or a block of an unknown kind.
@@ -25,22 +25,22 @@ pub enum ContentBlock {
 impl ContentBlock {
     /// Reads a block of a tool result or of a prompt message.
     pub fn read(block: &Value) -> ContentBlock {
-        let word = |key: &str| clean(block[key].as_str().unwrap_or_default());
+        let text = |key: &str| clean(block[key].as_str().unwrap_or_default());
         match block["type"].as_str().unwrap_or_default() {
             "text" => ContentBlock::Text(block["text"].as_str().unwrap_or_default().to_owned()),
-            kind @ ("image" | "audio") => binary(&format!("{kind} {}", word("mimeType")), &block["data"]),
+            kind @ ("image" | "audio") => binary(&format!("{kind} {}", text("mimeType")), &block["data"]),
             "resource" => ContentBlock::of_resource(&block["resource"]),
-            "resource_link" => ContentBlock::Other(format!("[resource {}]", word("uri"))),
+            "resource_link" => ContentBlock::Other(format!("[resource {}]", text("uri"))),
             other => ContentBlock::Other(format!("[{}]", clean(other))),
         }
     }
 
     /// Reads the contents of a resource.
     pub fn of_resource(contents: &Value) -> ContentBlock {
-        let word = |key: &str| clean(contents[key].as_str().unwrap_or_default());
+        let text = |key: &str| clean(contents[key].as_str().unwrap_or_default());
         match contents["text"].as_str() {
             Some(text) => ContentBlock::Text(text.to_owned()),
-            None => binary(&format!("resource {} {}", word("uri"), word("mimeType")), &contents["blob"]),
+            None => binary(&format!("resource {} {}", text("uri"), text("mimeType")), &contents["blob"]),
         }
     }
 
@@ -48,17 +48,17 @@ impl ContentBlock {
     pub fn line(&self) -> String {
         match self {
             ContentBlock::Text(text) => text.clone(),
-            ContentBlock::Bytes { what, bytes: content } => format!("[{what}, {}]", bytes(content.len() as u64)),
-            ContentBlock::Other(words) => words.clone(),
+            ContentBlock::Bytes { label, bytes: content } => format!("[{label}, {}]", bytes(content.len() as u64)),
+            ContentBlock::Other(text) => text.clone(),
         }
     }
 }
 
-fn binary(what: &str, data: &Value) -> ContentBlock {
-    let what = what.trim_end();
+fn binary(label: &str, data: &Value) -> ContentBlock {
+    let label = label.trim_end();
     match BASE64_STANDARD.decode(data.as_str().unwrap_or_default()) {
-        Ok(bytes) => ContentBlock::Bytes { what: what.to_owned(), bytes },
-        Err(error) => ContentBlock::Other(format!("[{what}, not to be read: {error}]")),
+        Ok(bytes) => ContentBlock::Bytes { label: label.to_owned(), bytes },
+        Err(error) => ContentBlock::Other(format!("[{label}, unreadable: {error}]")),
     }
 }
 

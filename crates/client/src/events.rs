@@ -24,7 +24,7 @@ use hyper::body::Body;
 use crate::connect::ResponseBody;
 
 /// A stream or session that ends sooner than this counts as failed, and the next attempt waits longer.
-pub const LASTING: Duration = Duration::from_secs(1);
+pub const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// The longest usable id in bytes. Servers do not accept a longer header.
 const MAX_EVENT_ID: usize = 4096;
 
@@ -41,7 +41,7 @@ pub fn has_content_type(headers: &HeaderMap, kind: &str) -> bool {
 
 /// Reports whether the same request may succeed later. A server returns 409 while it has not noticed the end of the
 /// previous connection.
-pub fn is_passing(status: StatusCode) -> bool {
+pub fn is_temporary(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     passing.contains(&status) || status.is_server_error()
 }
@@ -127,7 +127,7 @@ impl ResumePosition {
         // The rules of event streams: an empty id clears the last one.
         match HeaderValue::from_bytes(id.as_bytes()) {
             Ok(id) if id.len() <= MAX_EVENT_ID => self.last = Some(id).filter(|id| !id.is_empty()),
-            _ => tracing::debug!("an event has an id that no header can carry"),
+            _ => tracing::debug!("an event has an id that is not a valid header value"),
         }
         true
     }
@@ -187,9 +187,9 @@ impl Backoff {
         first.unwrap_or(self.first).saturating_mul(factor).min(self.longest)
     }
 
-    /// Returns the delay after an attempt that `lasted` this long. It starts over after [`LASTING`].
+    /// Returns the delay after an attempt that `lasted` this long. It starts over after [`STABLE_AFTER`].
     pub fn after(&mut self, lasted: Duration) -> Duration {
-        if lasted >= LASTING {
+        if lasted >= STABLE_AFTER {
             self.reset();
         }
         self.pause()
@@ -265,8 +265,8 @@ mod tests {
     fn the_server_says_how_long_to_wait_within_reason() {
         let mut position = position();
         assert_eq!(position.retry(), None);
-        for (asked, expected) in [(2500, 2500), (0, 500), (u64::MAX, 30_000)] {
-            position.note(&SseEvent { retry: Some(asked), ..SseEvent::default() });
+        for (retry, expected) in [(2500, 2500), (0, 500), (u64::MAX, 30_000)] {
+            position.note(&SseEvent { retry: Some(retry), ..SseEvent::default() });
             position.note(&event("1", "keeps what was asked for"));
             assert_eq!(position.retry(), Some(Duration::from_millis(expected)));
         }
@@ -274,12 +274,12 @@ mod tests {
 
     #[test]
     fn what_does_not_last_is_tried_ever_more_seldom() {
-        let mut pace = Backoff::new(SECOND / 10, 5 * SECOND);
-        let pauses: Vec<_> = (0..8).map(|_| pace.pause().as_millis()).collect();
+        let mut backoff = Backoff::new(SECOND / 10, 5 * SECOND);
+        let pauses: Vec<_> = (0..8).map(|_| backoff.pause().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(pace.after(LASTING), SECOND / 10);
-        assert_eq!(pace.pause_from(Some(SECOND)), 2 * SECOND);
-        assert!((0..99).all(|_| pace.pause() <= 5 * SECOND));
-        assert_eq!(pace.pause(), 5 * SECOND);
+        assert_eq!(backoff.after(STABLE_AFTER), SECOND / 10);
+        assert_eq!(backoff.pause_from(Some(SECOND)), 2 * SECOND);
+        assert!((0..99).all(|_| backoff.pause() <= 5 * SECOND));
+        assert_eq!(backoff.pause(), 5 * SECOND);
     }
 }

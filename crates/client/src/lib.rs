@@ -11,5 +11,5 @@ pub mod gateway;
 pub mod peer;
 pub mod runtime;
 pub mod schema;
+pub mod units;
 pub mod update;
-pub mod words;

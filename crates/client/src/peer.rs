@@ -20,9 +20,9 @@ pub struct Peer {
 
 pub enum PeerMessage {
     Answer(Response),
-    Told(Notification),
+    Notification(Notification),
     /// A request that waits for [`Peer::answer`] or [`Peer::refuse`].
-    Asked(Request),
+    Request(Request),
 }
 
 impl Peer {
@@ -56,14 +56,14 @@ impl Peer {
         self.send(&goblin_wire::notification(method, params));
     }
 
-    pub fn answer(&mut self, ask: &Request, result: String) {
-        self.send(&goblin_wire::reply(&ask.id, result).concat());
+    pub fn answer(&mut self, request: &Request, result: String) {
+        self.send(&goblin_wire::reply(&request.id, result).concat());
     }
 
     /// Rejects a request with "method not found".
-    pub fn refuse(&mut self, ask: &Request) {
-        let error = Error::MethodNotFound(ask.method.to_string()).to_json();
-        self.send(&goblin_wire::error_reply(Some(&ask.id), &error).concat());
+    pub fn reject(&mut self, request: &Request) {
+        let error = Error::MethodNotFound(request.method.to_string()).to_json();
+        self.send(&goblin_wire::error_reply(Some(&request.id), &error).concat());
     }
 
     fn send(&mut self, message: &Bytes) {
@@ -78,8 +78,8 @@ impl Peer {
                 PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => {
                     return Some(answer);
                 }
-                PeerMessage::Asked(ask) => self.refuse(&ask),
-                PeerMessage::Answer(_) | PeerMessage::Told(_) => {}
+                PeerMessage::Request(request) => self.reject(&request),
+                PeerMessage::Answer(_) | PeerMessage::Notification(_) => {}
             }
         }
     }
@@ -89,9 +89,9 @@ impl Peer {
         loop {
             while let Some(frame) = self.lines.take() {
                 if let Frame::Whole(line) = frame
-                    && let Some(heard) = self.hear(line)
+                    && let Some(message) = self.parse(line)
                 {
-                    return Some(heard);
+                    return Some(message);
                 }
             }
             let is_open = tokio::select! {
@@ -110,15 +110,15 @@ impl Peer {
         let _ = self.writer.write_all_buf(&mut self.unsent).await;
     }
 
-    fn hear(&mut self, line: Bytes) -> Option<PeerMessage> {
+    fn parse(&mut self, line: Bytes) -> Option<PeerMessage> {
         match Message::parse(line).ok()? {
             Message::Response(answer) => Some(PeerMessage::Answer(answer)),
-            Message::Notification(told) => Some(PeerMessage::Told(told)),
-            Message::Request(ask) if ask.method == Method::Ping => {
-                self.answer(&ask, "{}".to_owned());
+            Message::Notification(notification) => Some(PeerMessage::Notification(notification)),
+            Message::Request(request) if request.method == Method::Ping => {
+                self.answer(&request, "{}".to_owned());
                 None
             }
-            Message::Request(ask) => Some(PeerMessage::Asked(ask)),
+            Message::Request(request) => Some(PeerMessage::Request(request)),
         }
     }
 }

@@ -90,7 +90,7 @@ impl GatewayRecord {
     }
 
     /// Reports whether the gateway that wrote the record still runs.
-    pub fn lives(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         let lock = open_own(&self.path).map(|file| file.try_lock_shared());
         matches!(lock, Ok(Err(TryLockError::WouldBlock)))
     }
@@ -106,7 +106,7 @@ impl GatewayRecord {
     }
 
     /// Reports whether a gateway answers at the address. Sends no token, because another program may listen there.
-    pub async fn answers(&self) -> bool {
+    pub async fn is_answering(&self) -> bool {
         let probe = async {
             let url = address::route(&self.address(), "/readyz");
             let (client, url) = address::client(&url, &ProxyEnvironment::default()).ok()?;
@@ -244,17 +244,18 @@ pub enum FindError {
              start the servers of a configuration (--config FILE)"
     )]
     None,
-    #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
+    #[error("{} gateways are running; choose one with --url URL:{}", .0.len(), list(.0))]
     Several(Vec<GatewayRecord>),
 }
 
-/// Chooses the gateway of a command: the only one, or the one with the configuration `wanted`.
-pub fn choose(mut running: Vec<GatewayRecord>, wanted: Option<&Identity>) -> Result<GatewayRecord, FindError> {
-    let is_wanted = |record: &GatewayRecord| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
+/// Chooses the gateway of a command: the only one, or the one with the configuration `preferred`.
+pub fn choose(mut running: Vec<GatewayRecord>, preferred: Option<&Identity>) -> Result<GatewayRecord, FindError> {
+    let is_preferred =
+        |record: &GatewayRecord| preferred.is_some_and(|preferred| preferred.is_same_place(&record.identity));
     match running.len() {
         0 => Err(FindError::None),
         1 => Ok(running.remove(0)),
-        _ => match running.iter().filter(|record| is_wanted(record)).collect::<Vec<_>>()[..] {
+        _ => match running.iter().filter(|record| is_preferred(record)).collect::<Vec<_>>()[..] {
             [only] => Ok(only.clone()),
             _ => Err(FindError::Several(running)),
         },
@@ -262,11 +263,12 @@ pub fn choose(mut running: Vec<GatewayRecord>, wanted: Option<&Identity>) -> Res
 }
 
 /// Finds the gateway on this machine that a command should use. Ignores gateways that do not answer.
-pub async fn find(wanted: Option<&Identity>) -> Result<GatewayRecord, FindError> {
+pub async fn find(preferred: Option<&Identity>) -> Result<GatewayRecord, FindError> {
     let running = RecordDirectories::of(&environment).running();
-    let answers = futures_util::future::join_all(running.iter().map(GatewayRecord::answers)).await;
-    let answering = running.into_iter().zip(answers).filter(|(_, answers)| *answers).map(|(record, _)| record);
-    choose(answering.collect(), wanted)
+    let answers = futures_util::future::join_all(running.iter().map(GatewayRecord::is_answering)).await;
+    let answering =
+        running.into_iter().zip(answers).filter(|(_, is_answering)| *is_answering).map(|(record, _)| record);
+    choose(answering.collect(), preferred)
 }
 
 /// Returns the admin token of this user's gateway with the admin API at `url`.
@@ -300,7 +302,7 @@ fn prepare(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     match is_own_directory(directory) {
         true => Ok(()),
-        false => Err(io::Error::other("it is not yours alone (chmod 700)")),
+        false => Err(io::Error::other("the directory is not private (chmod 700)")),
     }
 }
 
@@ -347,7 +349,7 @@ fn open_own(path: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.uid() == user() && metadata.mode() & OTHERS == 0 {
         true => Ok(file),
-        false => Err(io::Error::other(format!("{} is not yours alone (chmod 600)", path.display()))),
+        false => Err(io::Error::other(format!("{} is not private (chmod 600)", path.display()))),
     }
 }
 

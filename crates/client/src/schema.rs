@@ -74,10 +74,10 @@ impl<'a> ToolSchema<'a> {
             let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
             return target.map_or_else(Vec::new, |target| self.kinds(target, depth + 1));
         }
-        let known = |word: &Value| TYPES.iter().map(|(name, _)| *name).find(|name| word == name);
+        let known = |value: &Value| TYPES.iter().map(|(name, _)| *name).find(|name| value == name);
         match &schema["type"] {
-            word @ Value::String(_) => return known(word).into_iter().collect(),
-            Value::Array(words) => return words.iter().filter_map(known).collect(),
+            value @ Value::String(_) => return known(value).into_iter().collect(),
+            Value::Array(values) => return values.iter().filter_map(known).collect(),
             _ => {}
         }
         if let Some(values) = schema["enum"].as_array() {
@@ -113,7 +113,7 @@ impl<'a> ToolSchema<'a> {
         match fits {
             true => Ok(written.to_owned()),
             false if kinds.is_empty() || may_be("string") => Ok(quote(text)),
-            false => Err(words(&kinds)),
+            false => Err(type_names(&kinds)),
         }
     }
 
@@ -134,9 +134,9 @@ impl<'a> ToolSchema<'a> {
     }
 }
 
-fn words(kinds: &[&str]) -> String {
+fn type_names(kinds: &[&str]) -> String {
     let known = kinds.iter().filter_map(|kind| TYPES.iter().find(|(name, _)| name == kind));
-    known.map(|(_, words)| *words).collect::<Vec<_>>().join(" or ")
+    known.map(|(_, description)| *description).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]

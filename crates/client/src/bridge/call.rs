@@ -16,7 +16,7 @@ use crate::bridge::message::ClientMessage;
 use crate::bridge::{Bridge, ClientOutput};
 
 /// How long the bridge waits for a sign that the gateway has a cancelled request. The request then frees its place.
-const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The progress of one message, shared by the future that sends it and the one that cancels it.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(crate) struct SendProgress {
     /// Set once the gateway has the message.
     arrived: watch::Sender<bool>,
     /// Set once the client cancelled the request.
-    given_up: AtomicBool,
+    cancelled: AtomicBool,
 }
 
 impl SendProgress {
@@ -32,12 +32,12 @@ impl SendProgress {
         self.arrived.send_replace(true);
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
-    fn give_up(&self) {
-        self.given_up.store(true, Ordering::Relaxed);
+    fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
     }
 
     async fn arrival(&self) {
@@ -64,47 +64,47 @@ async fn answer(
     cancel: oneshot::Receiver<ClientMessage>,
 ) {
     let mut waiting = outgoing.waiting();
-    let way = SendProgress::default();
-    let carried = {
-        let carrying = bridge.carry(outgoing, output, &mut waiting, &way);
-        tokio::pin!(carrying);
+    let progress = SendProgress::default();
+    let forwarded = {
+        let forwarding = bridge.forward(outgoing, output, &mut waiting, &progress);
+        tokio::pin!(forwarding);
         tokio::select! {
             biased;
-            Ok(cancel) = cancel => return give_up(bridge, carrying, &way, &cancel, output).await,
-            carried = &mut carrying => carried,
+            Ok(cancel) = cancel => return forward_cancel(bridge, forwarding, &progress, &cancel, output).await,
+            forwarded = &mut forwarding => forwarded,
         }
     };
     if waiting.is_empty() {
         return;
     }
-    let ended_early = || bridge.unavailable("its answer ended early".to_owned(), true);
-    let error = carried.err().unwrap_or_else(ended_early).to_json();
+    let ended_early = || bridge.unavailable("the answer ended early".to_owned(), true);
+    let error = forwarded.err().unwrap_or_else(ended_early).to_json();
     for id in &waiting {
         let _ = output.send(goblin_wire::error_reply(Some(id), &error).concat()).await;
     }
 }
 
-/// Forwards a cancellation while `carrying`, the future that sends the request, continues.
-async fn give_up<T>(
+/// Forwards a cancellation while `forwarding`, the future that sends the request, continues.
+async fn forward_cancel<T>(
     bridge: &Bridge,
-    carrying: Pin<&mut impl Future<Output = T>>,
-    way: &SendProgress,
+    forwarding: Pin<&mut impl Future<Output = T>>,
+    progress: &SendProgress,
     cancel: &ClientMessage,
     output: &ClientOutput,
 ) {
-    way.give_up();
-    let had_arrived = *way.arrived.borrow();
+    progress.cancel();
+    let had_arrived = *progress.arrived.borrow();
     let arrives = async {
         tokio::select! {
             biased;
             // The request was answered, or was never sent.
-            _ = carrying => false,
-            () = way.arrival() => true,
-            () = tokio::time::sleep(SHOWN_WITHIN) => false,
+            _ = forwarding => false,
+            () = progress.arrival() => true,
+            () = tokio::time::sleep(ARRIVAL_TIMEOUT) => false,
         }
     };
-    let ((), arrived) = tokio::join!(bridge.carry_aside(cancel, output), arrives);
+    let ((), arrived) = tokio::join!(bridge.forward_with_timeout(cancel, output), arrives);
     if arrived && !had_arrived {
-        bridge.carry_aside(cancel, output).await;
+        bridge.forward_with_timeout(cancel, output).await;
     }
 }

@@ -17,11 +17,11 @@ use goblin_wire::{Error, Method, Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
 use crate::bridge::message::cancelled_id;
-use crate::bridge::session::pace;
-use crate::bridge::stateless::{StreamMessage, answer_to, failure, next_word};
+use crate::bridge::session::backoff;
+use crate::bridge::stateless::{StreamMessage, answer_to, failure, next_stream_message};
 use crate::bridge::wire::{BodyError, ResponseMessages};
-use crate::bridge::{ASIDE, Bridge, ClientOutput};
-use crate::events::{LASTING, is_passing};
+use crate::bridge::{Bridge, ClientOutput, SIDE_TIMEOUT};
+use crate::events::{STABLE_AFTER, is_temporary};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
 /// good.
@@ -55,45 +55,47 @@ struct ListenRequest<'a> {
 
 /// The reason why one stream ended.
 enum ListenEnd {
-    Refused {
+    Rejected {
         answer: Bytes,
         may_pass: bool,
     },
     /// The gateway ended the stream in good order, with this last message.
-    Over(Bytes),
+    Ended(Bytes),
     /// The stream broke off, or could not be opened.
     Lost(Error),
     /// Opening the stream again would cover more resources.
-    Outgrown,
+    Incomplete,
 }
 
 impl ListenRequest<'_> {
     /// Runs streams until one ends for good. Returns the last message for the client.
     async fn run(&mut self) -> Bytes {
-        let mut pace = pace();
-        let mut was_over = false;
+        let mut backoff = backoff();
+        let mut had_ended = false;
         loop {
             let opened = Instant::now();
-            let end = self.once().await;
+            let end = self.run_once().await;
             let lasted = opened.elapsed();
             match end {
-                ListenEnd::Refused { answer, may_pass } if !may_pass || self.honoured.is_none() => return answer,
+                ListenEnd::Rejected { answer, may_pass } if !may_pass || self.honoured.is_none() => return answer,
                 ListenEnd::Lost(error) if self.honoured.is_none() => return failure(self.request, &error),
                 // A gateway that shuts down ends the stream once. One that ends the next stream at once does not want
                 // it.
-                ListenEnd::Over(last) if self.honoured.is_none() || (was_over && lasted < LASTING) => return last,
-                ListenEnd::Outgrown => continue,
-                ListenEnd::Over(_) => was_over = true,
-                ListenEnd::Refused { .. } | ListenEnd::Lost(_) => was_over = false,
+                ListenEnd::Ended(last) if self.honoured.is_none() || (had_ended && lasted < STABLE_AFTER) => {
+                    return last;
+                }
+                ListenEnd::Incomplete => continue,
+                ListenEnd::Ended(_) => had_ended = true,
+                ListenEnd::Rejected { .. } | ListenEnd::Lost(_) => had_ended = false,
             }
-            tokio::time::sleep(pace.after(lasted)).await;
+            tokio::time::sleep(backoff.after(lasted)).await;
         }
     }
 
     /// Runs one stream, from its opening to its end.
-    async fn once(&mut self) -> ListenEnd {
+    async fn run_once(&mut self) -> ListenEnd {
         let body = match &self.honoured {
-            Some(honoured) if !honoured.uris.is_empty() => widened(self.request),
+            Some(honoured) if !honoured.uris.is_empty() => with_resource_list(self.request),
             _ => self.request.raw.bytes().clone(),
         };
         let mut answers = match self.open(&body).await {
@@ -102,48 +104,48 @@ impl ListenRequest<'_> {
         };
         let mut missing = BTreeSet::new();
         loop {
-            let note = match next_word(&mut answers).await {
-                Ok(Some(StreamMessage::Note(note))) => note,
+            let note = match next_stream_message(&mut answers).await {
+                Ok(Some(StreamMessage::Notification(note))) => note,
                 Ok(Some(StreamMessage::Answer(answer))) => return self.ended_by(&answer),
                 Err(BodyError::TooLarge) => {
-                    tracing::warn!("the gateway said something too large; dropped");
+                    tracing::warn!("the gateway sent a message that is too large; dropped");
                     continue;
                 }
                 Ok(None) | Err(BodyError::Lost) => {
-                    return ListenEnd::Lost(self.bridge.unavailable("its stream was cut".to_owned(), false));
+                    return ListenEnd::Lost(self.bridge.unavailable("the stream was cut".to_owned(), false));
                 }
             };
             match note.method {
                 Method::Acknowledged => missing = self.acknowledge(&note).await,
-                Method::ResourcesChanged if self.can_have_some(&missing).await => return ListenEnd::Outgrown,
-                Method::ResourcesChanged if !self.is_told_of_resources() => {}
+                Method::ResourcesChanged if self.can_resubscribe(&missing).await => return ListenEnd::Incomplete,
+                Method::ResourcesChanged if !self.has_resource_list() => {}
                 // Some gateways end a stream with a cancellation.
                 Method::Cancelled if cancelled_id(&note).as_ref() == Some(&self.request.id) => {
-                    return ListenEnd::Over(note.raw.bytes().clone());
+                    return ListenEnd::Ended(note.raw.bytes().clone());
                 }
-                _ => self.tell(note.raw.bytes().clone()).await,
+                _ => self.deliver(note.raw.bytes().clone()).await,
             }
         }
     }
 
     async fn open(&self, body: &Bytes) -> Result<ResponseMessages, ListenEnd> {
         let response =
-            self.bridge.post_visit(body, &self.bridge.headers_of(self.request)).await.map_err(ListenEnd::Lost)?;
+            self.bridge.post_stateless(body, &self.bridge.headers_of(self.request)).await.map_err(ListenEnd::Lost)?;
         let status = response.status();
         if status.is_success() {
             return Ok(ResponseMessages::new(response));
         }
-        let refusal = self.bridge.refusal(response, std::slice::from_ref(&self.request.id)).await;
-        let answer = refusal.map_err(ListenEnd::Lost)?;
-        Err(ListenEnd::Refused { answer, may_pass: is_passing(status) })
+        let rejection = self.bridge.rejection(response, std::slice::from_ref(&self.request.id)).await;
+        let answer = rejection.map_err(ListenEnd::Lost)?;
+        Err(ListenEnd::Rejected { answer, may_pass: is_temporary(status) })
     }
 
     fn ended_by(&self, answer: &Response) -> ListenEnd {
         let last = answer_to(self.request, answer);
         match answer.outcome {
-            Outcome::Result(_) => ListenEnd::Over(last),
+            Outcome::Result(_) => ListenEnd::Ended(last),
             Outcome::Error(error) => {
-                ListenEnd::Refused { answer: last, may_pass: is_retryable(answer.raw.as_str(), error) }
+                ListenEnd::Rejected { answer: last, may_pass: is_retryable(answer.raw.as_str(), error) }
             }
         }
     }
@@ -154,61 +156,63 @@ impl ListenRequest<'_> {
         let now = acknowledged(note);
         let Some(honoured) = &self.honoured else {
             self.honoured = Some(now);
-            self.tell(note.raw.bytes().clone()).await;
+            self.deliver(note.raw.bytes().clone()).await;
             return BTreeSet::new();
         };
-        for line in doubts(self.request, honoured, &now) {
-            self.tell(line).await;
+        for line in catch_up_notifications(self.request, honoured, &now) {
+            self.deliver(line).await;
         }
         honoured.uris.difference(&now.uris).cloned().collect()
     }
 
     /// Reports whether the gateway now accepts a subscription to some of these resources.
-    async fn can_have_some(&self, missing: &BTreeSet<Arc<str>>) -> bool {
+    async fn can_resubscribe(&self, missing: &BTreeSet<Arc<str>>) -> bool {
         if missing.is_empty() {
             return false;
         }
         let filter = ListenFilter { uris: missing.clone(), ..ListenFilter::default() };
-        let Some(wanted) = wanted(self.request) else { return false };
+        let Some(filter_span) = filter_span(self.request) else { return false };
         let mut edits = Splice::new();
-        edits.replace(wanted, filter.to_json());
+        edits.replace(filter_span, filter.to_json());
         let body = edits.apply(self.request.raw.bytes());
-        let asked = async {
+        let probe = async {
             let mut answers = self.open(&body).await.ok()?;
-            match next_word(&mut answers).await {
-                Ok(Some(StreamMessage::Note(note))) if note.method == Method::Acknowledged => Some(acknowledged(&note)),
+            match next_stream_message(&mut answers).await {
+                Ok(Some(StreamMessage::Notification(note))) if note.method == Method::Acknowledged => {
+                    Some(acknowledged(&note))
+                }
                 _ => None,
             }
         };
-        let honoured = tokio::time::timeout(ASIDE, asked).await.ok().flatten();
+        let honoured = tokio::time::timeout(SIDE_TIMEOUT, probe).await.ok().flatten();
         honoured.is_some_and(|honoured| !honoured.uris.is_empty())
     }
 
-    fn is_told_of_resources(&self) -> bool {
+    fn has_resource_list(&self) -> bool {
         self.honoured.as_ref().is_some_and(|honoured| honoured.resources)
     }
 
-    async fn tell(&self, line: Bytes) {
+    async fn deliver(&self, line: Bytes) {
         // If the client does not read, this task ends together with the bridge.
         let _ = self.output.send(line).await;
     }
 }
 
 /// Returns the filter in a request.
-fn wanted(request: &Request) -> Option<Span> {
+fn filter_span(request: &Request) -> Option<Span> {
     let text = request.raw.as_str();
-    let wanted = json::member(text, request.params.whole?, "notifications");
-    wanted.filter(|wanted| wanted.get(text).starts_with('{'))
+    let filter_span = json::member(text, request.params.whole?, "notifications");
+    filter_span.filter(|filter_span| filter_span.get(text).starts_with('{'))
 }
 
 /// Returns the request with changes of the resource list added to its filter.
-fn widened(request: &Request) -> Bytes {
+fn with_resource_list(request: &Request) -> Bytes {
     let text = request.raw.as_str();
     let mut edits = Splice::new();
-    if let Some(wanted) = wanted(request) {
-        match json::member(text, wanted, "resourcesListChanged") {
+    if let Some(filter_span) = filter_span(request) {
+        match json::member(text, filter_span, "resourcesListChanged") {
             Some(at) => edits.replace(at, "true"),
-            None => json::prepend(text, wanted, r#""resourcesListChanged":true"#, &mut edits),
+            None => json::prepend(text, filter_span, r#""resourcesListChanged":true"#, &mut edits),
         }
     }
     edits.apply(request.raw.bytes())
@@ -217,19 +221,19 @@ fn widened(request: &Request) -> Bytes {
 /// Returns the filter that an acknowledgement confirms.
 fn acknowledged(note: &Notification) -> ListenFilter {
     let text = note.raw.as_str();
-    let told = note.params.whole.and_then(|params| json::member(text, params, "notifications"));
-    told.map(|told| ListenFilter::read(text, told)).unwrap_or_default()
+    let filter = note.params.whole.and_then(|params| json::member(text, params, "notifications"));
+    filter.map(|filter| ListenFilter::read(text, filter)).unwrap_or_default()
 }
 
 /// Returns notifications that everything in `honoured` may have changed. Resources that are not in `now` are left out.
-fn doubts(request: &Request, honoured: &ListenFilter, now: &ListenFilter) -> Vec<Bytes> {
+fn catch_up_notifications(request: &Request, honoured: &ListenFilter, now: &ListenFilter) -> Vec<Bytes> {
     let meta = meta(request);
     let lists = [
         (honoured.tools, Method::ToolsChanged),
         (honoured.prompts, Method::PromptsChanged),
         (honoured.resources, Method::ResourcesChanged),
     ];
-    let lists = lists.into_iter().filter(|(is_told, _)| *is_told);
+    let lists = lists.into_iter().filter(|(is_honoured, _)| *is_honoured);
     let lists = lists.map(|(_, method)| goblin_wire::notification(&method, Some(&format!("{{{meta}}}"))));
     let updates = honoured.uris.intersection(&now.uris).map(|uri| {
         let params = format!(r#"{{{meta},"uri":{}}}"#, quote(uri));
@@ -282,7 +286,7 @@ mod tests {
             ("{}", r#"{"resourcesListChanged":true}"#),
             ("7", "7"),
         ] {
-            assert_eq!(widened(&request(before)), request(after).raw.bytes(), "{before}");
+            assert_eq!(with_resource_list(&request(before)), request(after).raw.bytes(), "{before}");
         }
     }
 
@@ -299,7 +303,7 @@ mod tests {
                 r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{{meta},"uri":"c:\"d"}}}}"#
             ),
         ];
-        assert_eq!(doubts(&request("{}"), &honoured, &now), expected);
+        assert_eq!(catch_up_notifications(&request("{}"), &honoured, &now), expected);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct ClientMessage {
 pub enum ClientMessageKind {
     Request(Id, Method),
     /// A request that carries its protocol version, so it needs no session.
-    Visit(Box<Request>),
+    Stateless(Box<Request>),
     /// A batch, with the ids of its requests.
     Batch(Vec<Id>),
     Initialized,
@@ -48,7 +48,7 @@ impl ClientMessage {
             Some(Ok(messages)) => ClientMessageKind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => ClientMessageKind::Broken,
             None => match Message::parse(body.clone()) {
-                Ok(Message::Request(request)) if is_visit(&request) => ClientMessageKind::Visit(Box::new(request)),
+                Ok(Message::Request(request)) if is_visit(&request) => ClientMessageKind::Stateless(Box::new(request)),
                 Ok(Message::Request(request)) => ClientMessageKind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
                 Ok(Message::Response(answer)) => ClientMessageKind::Answer(answer.id),
@@ -62,7 +62,7 @@ impl ClientMessage {
     pub fn waiting(&self) -> Vec<Id> {
         match &self.kind {
             ClientMessageKind::Request(id, _) => vec![id.clone()],
-            ClientMessageKind::Visit(request) => vec![request.id.clone()],
+            ClientMessageKind::Stateless(request) => vec![request.id.clone()],
             ClientMessageKind::Batch(ids) => ids.clone(),
             ClientMessageKind::Initialized
             | ClientMessageKind::Notification { .. }
@@ -96,7 +96,7 @@ pub(crate) fn cancelled_id(notification: &Notification) -> Option<Id> {
 #[derive(Debug)]
 pub enum GatewayMessage {
     /// A request that waits for a response of the client.
-    Ask(Request),
+    Request(Request),
     /// The cancellation of such a request.
     Cancel(Notification, Id),
     Answer(Response),
@@ -123,7 +123,7 @@ impl GatewayMessage {
 
     fn one(message: Bytes, waiting: &mut Vec<Id>) -> Result<GatewayMessage, MalformedMessage> {
         match Message::parse(message.clone())? {
-            Message::Request(ask) => return Ok(GatewayMessage::Ask(ask)),
+            Message::Request(server_request) => return Ok(GatewayMessage::Request(server_request)),
             Message::Notification(notification) if notification.method == Method::Cancelled => {
                 if let Some(id) = cancelled_id(&notification) {
                     return Ok(GatewayMessage::Cancel(notification, id));
@@ -160,7 +160,7 @@ pub(crate) fn response(body: &Bytes) -> Option<Response> {
 
 /// Returns the JSON-RPC error in `body` with the id of the waiting request. Returns `None` if the body is no response,
 /// or belongs to another request.
-pub(crate) fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
+pub(crate) fn rejection(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
     let answer = response(&body)?;
     match (waiting, &answer.id) {
         ([], _) => Some(body),
@@ -171,7 +171,7 @@ pub(crate) fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
 }
 
 /// Returns the message of a JSON-RPC error, without control characters.
-pub fn complaint(answer: &Response) -> Option<String> {
+pub fn error_message(answer: &Response) -> Option<String> {
     let Outcome::Error(error) = answer.outcome else { return None };
     let text = answer.raw.as_str();
     json::string(text, json::member(text, error, "message")?).map(|message| clean(&message))
@@ -229,7 +229,7 @@ mod tests {
         ] {
             let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"_meta":{meta}}}}}"#);
             assert_eq!(
-                matches!(ClientMessage::read(line.into()).kind, ClientMessageKind::Visit(_)),
+                matches!(ClientMessage::read(line.into()).kind, ClientMessageKind::Stateless(_)),
                 is_visit,
                 "{meta}"
             );
@@ -260,8 +260,8 @@ mod tests {
             (r#"{"id":1}"#, false, 2),
         ] {
             let mut waiting = vec![id("1"), id("2")];
-            let said = GatewayMessage::read(Bytes::from_static(message.as_bytes()), &mut waiting);
-            assert_eq!(said.is_ok(), is_message, "{message}");
+            let parsed = GatewayMessage::read(Bytes::from_static(message.as_bytes()), &mut waiting);
+            assert_eq!(parsed.is_ok(), is_message, "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
     }
@@ -270,10 +270,10 @@ mod tests {
     fn asks_that_come_as_a_batch_go_one_by_one() {
         let mut waiting = vec![id("1"), id("2")];
         let batch = r#"[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
-        let said = GatewayMessage::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
+        let messages = GatewayMessage::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
         assert!(
-            matches!(&said[..], [GatewayMessage::Ask(ask), GatewayMessage::Answer(_)] if ask.id == id("9")),
-            "{said:?}"
+            matches!(&messages[..], [GatewayMessage::Request(server_request), GatewayMessage::Answer(_)] if server_request.id == id("9")),
+            "{messages:?}"
         );
         assert_eq!(waiting, [id("2")]);
     }
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn a_refusal_gets_the_id_that_the_client_waits_for() {
         let check = |body: &'static str, waiting: &[Id], expected: Option<&str>| {
-            let found = refusal(Bytes::from_static(body.as_bytes()), waiting);
+            let found = rejection(Bytes::from_static(body.as_bytes()), waiting);
             assert_eq!(found.as_deref().map(String::from_utf8_lossy).as_deref(), expected, "{body}");
         };
         let bare = r#"{"jsonrpc":"2.0","error":{}}"#;

@@ -34,34 +34,34 @@ pub(crate) struct MirrorCache {
     /// The tools with mirrored arguments, from the last listing.
     tools: ArcSwap<ToolMirrors>,
     /// One permit, so that concurrent rejections cause one listing.
-    turn: Semaphore,
+    refresh: Semaphore,
 }
 
 impl Default for MirrorCache {
     fn default() -> MirrorCache {
-        MirrorCache { tools: ArcSwap::default(), turn: Semaphore::new(1) }
+        MirrorCache { tools: ArcSwap::default(), refresh: Semaphore::new(1) }
     }
 }
 
 impl Bridge {
     /// Returns the headers of a request, with the mirrored arguments as far as they are known.
     pub(crate) fn headers_of(&self, request: &Request) -> HeaderMap {
-        headers(request, &self.repeated.tools.load())
+        headers(request, &self.mirrors.tools.load())
     }
 
     /// Returns different headers for a call that was rejected with `sent`. Returns `None` if the tool needs no others.
-    pub(crate) async fn learn(&self, request: &Request, sent: &HeaderMap) -> Option<HeaderMap> {
+    pub(crate) async fn refresh_mirrors(&self, request: &Request, sent: &HeaderMap) -> Option<HeaderMap> {
         if request.method != Method::ToolsCall {
             return None;
         }
         let others = || Some(self.headers_of(request)).filter(|headers| headers != sent);
-        let _turn = self.repeated.turn.acquire().await.ok()?;
+        let _permit = self.mirrors.refresh.acquire().await.ok()?;
         // The previous holder of the permit may have listed the tools.
         if let Some(headers) = others() {
             return Some(headers);
         }
         let tools = tokio::time::timeout(LIST_TIMEOUT, self.annotated(request)).await.ok()??;
-        self.repeated.tools.store(Arc::new(tools));
+        self.mirrors.tools.store(Arc::new(tools));
         others()
     }
 
@@ -81,7 +81,7 @@ impl Bridge {
 
     async fn page(&self, listing: &Request) -> Option<Response> {
         let headers = headers(listing, &ToolMirrors::new());
-        let response = self.post_visit(listing.raw.bytes(), &headers).await.ok()?;
+        let response = self.post_stateless(listing.raw.bytes(), &headers).await.ok()?;
         answer(&mut ResponseMessages::new(response), None).await.ok()?
     }
 }
@@ -91,8 +91,8 @@ fn headers(request: &Request, tools: &ToolMirrors) -> HeaderMap {
     let name = named(request).and_then(|at| json::string(text, at));
     let tool = name.as_deref().filter(|_| request.method == Method::ToolsCall);
     let mirrors = tool.and_then(|tool| tools.get(tool)).map(|mirrors| (mirrors, request));
-    let repeated = mirrored::headers(HeaderSource { method: &request.method, name: name.as_deref(), mirrors });
-    let mut headers: HeaderMap = repeated.into_iter().collect();
+    let mirrored = mirrored::headers(HeaderSource { method: &request.method, name: name.as_deref(), mirrors });
+    let mut headers: HeaderMap = mirrored.into_iter().collect();
     let version = request.params.said.version.and_then(|at| json::string(text, at));
     let version = version.and_then(|version| HeaderValue::try_from(&*encode(&version)).ok());
     headers.extend(version.map(|version| (PROTOCOL_VERSION, version)));

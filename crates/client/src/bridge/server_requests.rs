@@ -15,14 +15,14 @@ use parking_lot::MutexGuard;
 
 use crate::bridge::call::SendProgress;
 use crate::bridge::message::{self, ClientMessage, GatewayMessage};
-use crate::bridge::session::{GatewaySession, pace};
+use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::ResponseMessages;
-use crate::bridge::{ASIDE, Bridge, ClientOutput, MAX_ATTEMPTS};
+use crate::bridge::{Bridge, ClientOutput, MAX_ATTEMPTS, SIDE_TIMEOUT};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
 pub(crate) const MAX_SERVER_REQUESTS: usize = 256;
 /// The session of an ask that no session waits for any more. Real generations start at 1.
-const NOBODY: u64 = 0;
+const NO_SESSION: u64 = 0;
 
 /// The asks that the client has not answered, by the id that the client knows.
 #[derive(Default)]
@@ -50,22 +50,22 @@ enum RegisterOutcome {
 }
 
 impl PendingServerRequests {
-    fn enter(&mut self, ask: &Request, session: u64) -> RegisterOutcome {
-        let before = self.open.get(&ask.id).map(|before| before.session);
+    fn register(&mut self, server_request: &Request, session: u64) -> RegisterOutcome {
+        let before = self.open.get(&server_request.id).map(|before| before.session);
         if before == Some(session) {
             return RegisterOutcome::Known;
         }
         if !self.make_room(session) {
             return RegisterOutcome::Full;
         }
-        let entered = ServerRequestOrigin { session, id: ask.id.clone() };
+        let origin = ServerRequestOrigin { session, id: server_request.id.clone() };
         if before.is_none() {
-            self.open.insert(ask.id.clone(), entered);
-            return RegisterOutcome::New(ask.raw.bytes().clone());
+            self.open.insert(server_request.id.clone(), origin);
+            return RegisterOutcome::New(server_request.raw.bytes().clone());
         }
         let id = self.mint();
-        let line = ask.rekeyed(&id, Splice::new());
-        self.open.insert(id, entered);
+        let line = server_request.rekeyed(&id, Splice::new());
+        self.open.insert(id, origin);
         RegisterOutcome::New(line)
     }
 
@@ -75,8 +75,8 @@ impl PendingServerRequests {
         if self.open.len() < MAX_SERVER_REQUESTS {
             return true;
         }
-        let gone = self.open.iter().filter(|(_, ask)| ask.session < session);
-        let oldest = gone.min_by_key(|(_, ask)| ask.session).map(|(id, _)| id.clone());
+        let ended = self.open.iter().filter(|(_, origin)| origin.session < session);
+        let oldest = ended.min_by_key(|(_, origin)| origin.session).map(|(id, _)| id.clone());
         oldest.is_some_and(|id| self.open.remove(&id).is_some())
     }
 
@@ -93,16 +93,16 @@ impl PendingServerRequests {
 
     /// Removes an answered ask. Returns its id within `session`, or `None` if that session does not wait for it.
     fn settle(&mut self, id: &Id, session: u64) -> Option<Id> {
-        self.open.remove(id).filter(|ask| ask.session == session).map(|ask| ask.id)
+        self.open.remove(id).filter(|origin| origin.session == session).map(|origin| origin.id)
     }
 
     /// Marks the ask `id` of `session` as cancelled. Returns the notification with the id that the client knows.
     fn cancel(&mut self, notification: &Notification, id: &Id, session: u64) -> Bytes {
         let raw = notification.raw.bytes();
-        let found = self.open.iter_mut().find(|(_, ask)| ask.session == session && ask.id == *id);
-        let Some((known, ask)) = found else { return raw.clone() };
+        let found = self.open.iter_mut().find(|(_, origin)| origin.session == session && origin.id == *id);
+        let Some((known, origin)) = found else { return raw.clone() };
         // Keep the entry: the client may have answered before it reads the cancellation.
-        ask.session = NOBODY;
+        origin.session = NO_SESSION;
         match notification.params.request_id {
             Some(at) if known != id => {
                 let mut edits = Splice::new();
@@ -116,48 +116,51 @@ impl PendingServerRequests {
     /// Marks the asks of all sessions before `before` as abandoned. Returns those that a session still waited for: the
     /// id that the client knows, and the id within the session.
     fn abandon(&mut self, before: u64) -> Vec<(Id, Id)> {
-        let waited_for = self.open.iter_mut().filter(|(_, ask)| ask.session != NOBODY && ask.session < before);
-        let abandoned = waited_for.map(|(known, ask)| {
-            ask.session = NOBODY;
-            (known.clone(), ask.id.clone())
+        let waited_for =
+            self.open.iter_mut().filter(|(_, origin)| origin.session != NO_SESSION && origin.session < before);
+        let abandoned = waited_for.map(|(known, origin)| {
+            origin.session = NO_SESSION;
+            (known.clone(), origin.id.clone())
         });
         abandoned.collect()
     }
 }
 
 impl Bridge {
-    fn asks(&self) -> MutexGuard<'_, PendingServerRequests> {
-        self.asks.lock()
+    fn server_requests(&self) -> MutexGuard<'_, PendingServerRequests> {
+        self.server_requests.lock()
     }
 
     /// Forwards a message that the gateway sent in `session`. Returns an error if the client does not read any more.
-    pub(crate) async fn tell(
+    pub(crate) async fn deliver(
         &self,
-        said: GatewayMessage,
+        message: GatewayMessage,
         session: &GatewaySession,
         output: &ClientOutput,
     ) -> Result<(), OutputClosed> {
-        let line = match said {
+        let line = match message {
             GatewayMessage::Plain(line) => line,
             GatewayMessage::ResourcesChanged(line) => {
-                self.doubts.notify_one();
+                self.stale_subscriptions.notify_one();
                 line
             }
             GatewayMessage::Answer(answer) => answer.raw.bytes().clone(),
-            GatewayMessage::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
-            GatewayMessage::Ask(ask) if session.generation < self.session.borrow().generation => {
-                tracing::debug!(id = %ask.id, "an ask was dropped: its session is over");
+            GatewayMessage::Cancel(notification, id) => {
+                self.server_requests().cancel(&notification, &id, session.generation)
+            }
+            GatewayMessage::Request(server_request) if session.generation < self.session.borrow().generation => {
+                tracing::debug!(id = %server_request.id, "dropped a server request: its session has ended");
                 return Ok(());
             }
-            GatewayMessage::Ask(ask) => {
-                let entry = self.asks().enter(&ask, session.generation);
+            GatewayMessage::Request(server_request) => {
+                let entry = self.server_requests().register(&server_request, session.generation);
                 match entry {
                     RegisterOutcome::New(line) => line,
                     RegisterOutcome::Known => return Ok(()),
                     RegisterOutcome::Full => {
                         let error =
-                            Error::LimitExceeded { limit: "asks before one client", value: MAX_SERVER_REQUESTS };
-                        self.refuse_ask(&ask.id, &error, session).await;
+                            Error::LimitExceeded { limit: "server requests of one client", value: MAX_SERVER_REQUESTS };
+                        self.reject_server_request(&server_request.id, &error, session).await;
                         return Ok(());
                     }
                 }
@@ -169,58 +172,61 @@ impl Bridge {
     /// Sends a response of the client to the session that asked. Drops the response if that session is over.
     pub(crate) async fn answer(&self, outgoing: &ClientMessage, id: &Id, output: &ClientOutput) {
         let session = self.session.borrow().clone();
-        let asked = self.asks().settle(id, session.generation);
-        let Some(asked) = asked else {
-            tracing::warn!(%id, "an answer of the client was dropped: nobody waits for it any more");
+        let original_id = self.server_requests().settle(id, session.generation);
+        let Some(original_id) = original_id else {
+            tracing::warn!(%id, "dropped an answer of the client: the request is no longer open");
             return;
         };
-        let body = message::rekeyed(outgoing.body.clone(), &asked);
-        let late = |_| Err(self.unavailable("it took too long".to_owned(), true));
-        let delivered = tokio::time::timeout(ASIDE, self.deliver(body, &session, output)).await.unwrap_or_else(late);
+        let body = message::rekeyed(outgoing.body.clone(), &original_id);
+        let late = |_| Err(self.unavailable("the gateway took too long".to_owned(), true));
+        let delivered =
+            tokio::time::timeout(SIDE_TIMEOUT, self.send_answer(body, &session, output)).await.unwrap_or_else(late);
         if let Err(error) = delivered {
             tracing::warn!(%id, %error, "an answer of the client did not reach the gateway");
             if let Error::BackendProtocol { .. } = error {
-                self.refuse_ask(&asked, &error, &session).await;
+                self.reject_server_request(&original_id, &error, &session).await;
             }
         }
     }
 
     /// Sends a response, with up to [`MAX_ATTEMPTS`] attempts. A response may arrive twice without harm, so a lost
     /// connection is a reason to retry.
-    async fn deliver(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Result<(), Error> {
-        let mut pace = pace();
+    async fn send_answer(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Result<(), Error> {
+        let mut backoff = backoff();
         let mut tries = 1;
         loop {
             let lost = match self.wire.post(body.clone(), &session.headers).await {
                 Ok(response) if response.status().is_success() => {
-                    let way = SendProgress::default();
-                    return self.hand_on(ResponseMessages::new(response), session, output, &mut Vec::new(), &way).await;
+                    let progress = SendProgress::default();
+                    return self
+                        .forward_answers(ResponseMessages::new(response), session, output, &mut Vec::new(), &progress)
+                        .await;
                 }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
-                    self.lose(session);
-                    return Err(self.unavailable("the session that asked is over".to_owned(), false));
+                    self.mark_lost(session);
+                    return Err(self.unavailable("the session of the request has ended".to_owned(), false));
                 }
-                Ok(response) => return Err(self.wire.refused(response.status(), None)),
+                Ok(response) => return Err(self.wire.rejection_error(response.status(), None)),
                 Err(lost) => lost,
             };
-            if tries == MAX_ATTEMPTS || !self.wire.lives() {
+            if tries == MAX_ATTEMPTS || !self.wire.is_alive() {
                 return Err(self.unreachable(&lost));
             }
             tries += 1;
-            tokio::time::sleep(pace.pause()).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 
     /// Rejects an ask on behalf of the client.
-    async fn refuse_ask(&self, id: &Id, error: &Error, session: &GatewaySession) {
+    async fn reject_server_request(&self, id: &Id, error: &Error, session: &GatewaySession) {
         let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
-        let _ = tokio::time::timeout(ASIDE, self.wire.post(body, &session.headers)).await;
+        let _ = tokio::time::timeout(SIDE_TIMEOUT, self.wire.post(body, &session.headers)).await;
     }
 
     /// Sends the client a cancellation for each ask of the sessions before the current one.
-    pub(crate) async fn withdraw_asks(&self, output: &ClientOutput) {
+    pub(crate) async fn cancel_server_requests(&self, output: &ClientOutput) {
         let session = self.session.borrow().generation;
-        let abandoned = self.asks().abandon(session);
+        let abandoned = self.server_requests().abandon(session);
         for (known, _) in abandoned {
             let params = format!(r#"{{"requestId":{known},"reason":"the gateway was restarted"}}"#);
             let _ = output.send(goblin_wire::notification(&Method::Cancelled, Some(&params))).await;
@@ -228,12 +234,12 @@ impl Bridge {
     }
 
     /// Rejects all open asks because the client is gone. The calls that wait for them can then end.
-    pub(crate) async fn refuse_open_asks(&self) {
+    pub(crate) async fn reject_open_server_requests(&self) {
         let session = self.session.borrow().clone();
-        let abandoned = self.asks().abandon(session.generation + 1);
-        let error = Error::Internal("the client has closed its side and answers nothing more".to_owned());
+        let abandoned = self.server_requests().abandon(session.generation + 1);
+        let error = Error::Internal("the client closed its input and sends no more answers".to_owned());
         for (_, id) in abandoned {
-            self.refuse_ask(&id, &error, &session).await;
+            self.reject_server_request(&id, &error, &session).await;
         }
     }
 }
@@ -252,70 +258,73 @@ mod tests {
         Id::parse(&raw, Span::new(0, raw.len())).expect("an id")
     }
 
-    fn ask(id: &str) -> Request {
+    fn server_request(id: &str) -> Request {
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
-        let Ok(Message::Request(ask)) = Message::parse(text.into()) else { panic!("a request") };
-        ask
+        let Ok(Message::Request(server_request)) = Message::parse(text.into()) else { panic!("a request") };
+        server_request
     }
 
-    fn cancel(asks: &mut PendingServerRequests, number: &str, session: u64) -> String {
+    fn cancel(server_requests: &mut PendingServerRequests, number: &str, session: u64) -> String {
         let text =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#);
         let Ok(Message::Notification(notification)) = Message::parse(text.into()) else { panic!("a notification") };
-        String::from_utf8_lossy(&asks.cancel(&notification, &id(number), session)).into_owned()
+        String::from_utf8_lossy(&server_requests.cancel(&notification, &id(number), session)).into_owned()
     }
 
-    fn as_it_is(number: &str) -> RegisterOutcome {
-        RegisterOutcome::New(ask(number).raw.bytes().clone())
+    fn unchanged(number: &str) -> RegisterOutcome {
+        RegisterOutcome::New(server_request(number).raw.bytes().clone())
     }
 
     #[test]
     fn an_answer_belongs_to_the_session_that_asked_and_counts_once() {
-        let mut asks = PendingServerRequests::default();
-        assert_eq!(asks.enter(&ask("1"), 1), as_it_is("1"));
-        assert_eq!(asks.enter(&ask("\"1\""), 1), as_it_is("\"1\""));
-        assert_eq!(asks.enter(&ask("1"), 1), RegisterOutcome::Known);
-        assert_eq!(asks.settle(&id("1"), 1), Some(id("1")));
-        assert_eq!(asks.settle(&id("1"), 1), None);
-        assert_eq!(asks.settle(&id("\"1\""), 2), None, "the session is another");
-        assert_eq!(asks.settle(&id("7"), 1), None, "nobody asked");
+        let mut server_requests = PendingServerRequests::default();
+        assert_eq!(server_requests.register(&server_request("1"), 1), unchanged("1"));
+        assert_eq!(server_requests.register(&server_request("\"1\""), 1), unchanged("\"1\""));
+        assert_eq!(server_requests.register(&server_request("1"), 1), RegisterOutcome::Known);
+        assert_eq!(server_requests.settle(&id("1"), 1), Some(id("1")));
+        assert_eq!(server_requests.settle(&id("1"), 1), None);
+        assert_eq!(server_requests.settle(&id("\"1\""), 2), None, "the session is another");
+        assert_eq!(server_requests.settle(&id("7"), 1), None, "nobody asked");
     }
 
     #[test]
     fn an_id_that_the_client_may_still_answer_is_given_to_no_other_ask() {
-        let mut asks = PendingServerRequests::default();
-        asks.enter(&ask("1"), 1);
-        let renamed = RegisterOutcome::New(ask("\"goblin-bridge-1\"").raw.bytes().clone());
-        assert_eq!(asks.enter(&ask("1"), 2), renamed);
-        assert_eq!(asks.settle(&id("1"), 2), None, "it is of the first session");
-        assert!(cancel(&mut asks, "1", 2).contains(r#""requestId":"goblin-bridge-1""#));
-        assert_eq!(asks.enter(&ask("1"), 3), as_it_is("1"), "the first was answered");
-        assert!(cancel(&mut asks, "1", 3).contains(r#""requestId":1"#));
-        assert_eq!(asks.settle(&id("1"), 3), None, "it was cancelled");
+        let mut server_requests = PendingServerRequests::default();
+        server_requests.register(&server_request("1"), 1);
+        let renamed = RegisterOutcome::New(server_request("\"goblin-bridge-1\"").raw.bytes().clone());
+        assert_eq!(server_requests.register(&server_request("1"), 2), renamed);
+        assert_eq!(server_requests.settle(&id("1"), 2), None, "it is of the first session");
+        assert!(cancel(&mut server_requests, "1", 2).contains(r#""requestId":"goblin-bridge-1""#));
+        assert_eq!(server_requests.register(&server_request("1"), 3), unchanged("1"), "the first was answered");
+        assert!(cancel(&mut server_requests, "1", 3).contains(r#""requestId":1"#));
+        assert_eq!(server_requests.settle(&id("1"), 3), None, "it was cancelled");
     }
 
     #[test]
     fn asks_of_a_session_that_is_over_are_told_once() {
-        let mut asks = PendingServerRequests::default();
+        let mut server_requests = PendingServerRequests::default();
         for (number, session) in [("1", 1), ("2", 1), ("3", 2)] {
-            asks.enter(&ask(number), session);
+            server_requests.register(&server_request(number), session);
         }
-        cancel(&mut asks, "2", 1);
-        assert_eq!(asks.abandon(2), [(id("1"), id("1"))]);
-        assert_eq!(asks.abandon(2), []);
+        cancel(&mut server_requests, "2", 1);
+        assert_eq!(server_requests.abandon(2), [(id("1"), id("1"))]);
+        assert_eq!(server_requests.abandon(2), []);
     }
 
     #[test]
     fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
-        let mut asks = PendingServerRequests::default();
+        let mut server_requests = PendingServerRequests::default();
         for number in 0..MAX_SERVER_REQUESTS {
-            assert_eq!(asks.enter(&ask(&number.to_string()), 1), as_it_is(&number.to_string()));
+            assert_eq!(
+                server_requests.register(&server_request(&number.to_string()), 1),
+                unchanged(&number.to_string())
+            );
         }
-        assert_eq!(asks.enter(&ask("\"more\""), 1), RegisterOutcome::Full);
-        cancel(&mut asks, "0", 1);
-        assert_eq!(asks.enter(&ask("\"more\""), 1), as_it_is("\"more\""));
-        assert_eq!(asks.enter(&ask("\"even more\""), 1), RegisterOutcome::Full);
-        assert_eq!(asks.enter(&ask("\"even more\""), 2), as_it_is("\"even more\""));
-        assert_eq!(asks.open.len(), MAX_SERVER_REQUESTS);
+        assert_eq!(server_requests.register(&server_request("\"more\""), 1), RegisterOutcome::Full);
+        cancel(&mut server_requests, "0", 1);
+        assert_eq!(server_requests.register(&server_request("\"more\""), 1), unchanged("\"more\""));
+        assert_eq!(server_requests.register(&server_request("\"even more\""), 1), RegisterOutcome::Full);
+        assert_eq!(server_requests.register(&server_request("\"even more\""), 2), unchanged("\"even more\""));
+        assert_eq!(server_requests.open.len(), MAX_SERVER_REQUESTS);
     }
 }

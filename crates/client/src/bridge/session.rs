@@ -16,7 +16,7 @@ use crate::bridge::message::GatewayMessage;
 use crate::bridge::stream::{pause, start};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{Bridge, ClientOutput};
-use crate::events::{Backoff, LASTING, ResumePosition, is_passing};
+use crate::events::{Backoff, ResumePosition, STABLE_AFTER, is_temporary};
 
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.
@@ -49,56 +49,56 @@ impl GatewaySession {
 /// The reason why the notification stream ended.
 enum StreamEnd {
     Cut,
-    Forgotten,
+    SessionLost,
     /// The gateway offers no such stream.
-    Absent,
+    Unsupported,
 }
 
 /// Returns the pace of attempts to reach the gateway.
-pub(crate) fn pace() -> Backoff {
+pub(crate) fn backoff() -> Backoff {
     Backoff::new(FIRST_RECONNECT, SLOWEST_RECONNECT)
 }
 
 /// Keeps the session until the task is aborted.
-pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
-    let mut pace = pace();
+pub(crate) async fn maintain(bridge: Arc<Bridge>, output: ClientOutput) {
+    let mut backoff = backoff();
     let mut position = start();
-    let mut begun = Instant::now();
-    let mut must_renew = bridge.begun().await;
+    let mut session_began = Instant::now();
+    let mut must_renew = bridge.wait_initialized().await;
     loop {
         if must_renew {
             // Do not ask without pause for the next session if the gateway drops each one at once.
-            if begun.elapsed() < LASTING {
-                bridge.rest(pace.after(begun.elapsed())).await;
+            if session_began.elapsed() < STABLE_AFTER {
+                bridge.pause_or_wake(backoff.after(session_began.elapsed())).await;
             }
             if let Err(error) = bridge.renew(&output).await {
                 bridge.session.send_modify(|session| {
                     session.failures += 1;
                     session.reason = Some(error);
                 });
-                bridge.rest(pace.pause()).await;
+                bridge.pause_or_wake(backoff.pause()).await;
                 continue;
             }
-            begun = Instant::now();
+            session_began = Instant::now();
             position = start();
         }
         let opened = Instant::now();
         let end = tokio::select! {
             end = bridge.listen(&output, &mut position) => end,
-            () = bridge.is_lost() => StreamEnd::Forgotten,
+            () = bridge.session_lost() => StreamEnd::SessionLost,
         };
         must_renew = match end {
-            StreamEnd::Forgotten => true,
-            StreamEnd::Absent => {
-                bridge.is_lost().await;
+            StreamEnd::SessionLost => true,
+            StreamEnd::Unsupported => {
+                bridge.session_lost().await;
                 true
             }
             StreamEnd::Cut => {
                 position.gap();
-                let pause = pause(&position, pace.after(opened.elapsed()));
+                let pause = pause(&position, backoff.after(opened.elapsed()));
                 tokio::select! {
                     () = tokio::time::sleep(pause) => false,
-                    () = bridge.is_lost() => true,
+                    () = bridge.session_lost() => true,
                 }
             }
         };
@@ -106,61 +106,61 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
 }
 
 impl Bridge {
-    /// Waits for the session after `met`, which the gateway does not know. Returns an error if the renewal fails.
-    pub(crate) async fn renewed(&self, met: &GatewaySession) -> Result<(), Error> {
+    /// Waits for the session after `stale_session`, which the gateway does not know. Returns an error if the renewal fails.
+    pub(crate) async fn renewed(&self, stale_session: &GatewaySession) -> Result<(), Error> {
         let mut session = self.session.subscribe();
         let failures = session.borrow().failures;
-        self.lose(met);
-        let news = session.wait_for(|now| now.generation != met.generation || now.failures != failures);
-        let news = tokio::time::timeout(RENEWAL_TIMEOUT, news).await;
-        match news.ok().and_then(Result::ok) {
-            Some(now) if now.generation != met.generation => Ok(()),
-            Some(now) => Err(now.reason.clone().unwrap_or_else(|| self.forgetful())),
-            None => Err(self.forgetful()),
+        self.mark_lost(stale_session);
+        let change = session.wait_for(|now| now.generation != stale_session.generation || now.failures != failures);
+        let change = tokio::time::timeout(RENEWAL_TIMEOUT, change).await;
+        match change.ok().and_then(Result::ok) {
+            Some(now) if now.generation != stale_session.generation => Ok(()),
+            Some(now) => Err(now.reason.clone().unwrap_or_else(|| self.session_dropped())),
+            None => Err(self.session_dropped()),
         }
     }
 
     /// Reports that the gateway does not know this session.
-    pub(crate) fn lose(&self, met: &GatewaySession) {
-        self.lost.fetch_max(met.generation, Ordering::Relaxed);
-        self.bell.notify_one();
+    pub(crate) fn mark_lost(&self, stale_session: &GatewaySession) {
+        self.lost.fetch_max(stale_session.generation, Ordering::Relaxed);
+        self.wakeup.notify_one();
     }
 
     /// Waits until another session has replaced this one.
-    pub(crate) async fn is_renewed(&self, session: &GatewaySession) {
+    pub(crate) async fn session_renewed(&self, session: &GatewaySession) {
         // Cannot fail: `self` holds the sender.
         let _ = self.session.subscribe().wait_for(|now| now.generation != session.generation).await;
     }
 
-    fn forgetful(&self) -> Error {
-        self.unavailable("it forgot the session and gives no other".to_owned(), false)
+    fn session_dropped(&self) -> Error {
+        self.unavailable("the gateway dropped the session and starts no new one".to_owned(), false)
     }
 
-    fn lost_session(&self) -> bool {
+    fn is_session_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) >= self.session.borrow().generation
     }
 
     /// Waits until a message reports the current session as unknown.
-    async fn is_lost(&self) {
-        while !self.lost_session() {
-            self.bell.notified().await;
+    async fn session_lost(&self) {
+        while !self.is_session_lost() {
+            self.wakeup.notified().await;
         }
     }
 
     /// Waits for the end of the client's handshake: before it, the gateway must not send notifications. Returns `true`
     /// if the session is already lost.
-    async fn begun(&self) -> bool {
-        while self.initialized.get().is_none() && !self.lost_session() {
-            self.bell.notified().await;
+    async fn wait_initialized(&self) -> bool {
+        while self.initialized.get().is_none() && !self.is_session_lost() {
+            self.wakeup.notified().await;
         }
-        self.lost_session()
+        self.is_session_lost()
     }
 
     /// Waits for `pause`, or until a message needs the session.
-    async fn rest(&self, pause: Duration) {
+    async fn pause_or_wake(&self, pause: Duration) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = self.bell.notified() => {}
+            () = self.wakeup.notified() => {}
         }
     }
 
@@ -172,23 +172,23 @@ impl Bridge {
             let Ok(response) = self.wire.get(&session.headers, position.last()).await else { return StreamEnd::Cut };
             match response.status() {
                 status if status.is_success() => break response,
-                status if is_passing(status) => return StreamEnd::Cut,
+                status if is_temporary(status) => return StreamEnd::Cut,
                 // The gateway rejects either the event id or the session. Try again without the event id.
                 status if status.is_client_error() && position.forget() => has_gap = true,
-                StatusCode::NOT_FOUND => return StreamEnd::Forgotten,
-                status if status.is_client_error() => return StreamEnd::Absent,
+                StatusCode::NOT_FOUND => return StreamEnd::SessionLost,
+                status if status.is_client_error() => return StreamEnd::Unsupported,
                 _ => return StreamEnd::Cut,
             }
         };
         if has_gap {
-            self.list_again(output).await;
-            self.subscriptions().doubt();
-            self.doubts.notify_one();
+            self.notify_lists_changed(output).await;
+            self.subscriptions().mark_stale();
+            self.stale_subscriptions.notify_one();
         }
-        self.hear(ResponseMessages::new(response), &session, output, position).await
+        self.read_stream(ResponseMessages::new(response), &session, output, position).await
     }
 
-    async fn hear(
+    async fn read_stream(
         &self,
         mut answers: ResponseMessages,
         session: &GatewaySession,
@@ -199,7 +199,7 @@ impl Bridge {
             let event = match answers.next().await {
                 Ok(Some(event)) => event,
                 Err(BodyError::TooLarge) => {
-                    tracing::warn!("the gateway said something too large; dropped");
+                    tracing::warn!("the gateway sent a message that is too large; dropped");
                     continue;
                 }
                 Ok(None) | Err(BodyError::Lost) => return StreamEnd::Cut,
@@ -208,18 +208,18 @@ impl Bridge {
                 continue;
             }
             let Ok(messages) = GatewayMessage::read(event.data, &mut Vec::new()) else {
-                tracing::debug!("the gateway sent something that is no message; dropped");
+                tracing::debug!("the gateway sent data that is not a message; dropped");
                 continue;
             };
-            for said in messages {
+            for message in messages {
                 // If the client does not read, this task is aborted together with the bridge.
-                let _ = self.tell(said, session, output).await;
+                let _ = self.deliver(message, session, output).await;
             }
         }
     }
 
     /// Notifies the client that all its lists may have changed.
-    async fn list_again(&self, output: &ClientOutput) {
+    async fn notify_lists_changed(&self, output: &ClientOutput) {
         for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
             let _ = output.send(goblin_wire::notification(&method, None)).await;
         }
@@ -227,22 +227,22 @@ impl Bridge {
 
     /// Begins a new session with the client's own handshake, and notifies the client that its lists may have changed.
     async fn renew(&self, output: &ClientOutput) -> Result<(), Error> {
-        let Some(handshake) = self.handshake.get() else { return Err(self.forgetful()) };
-        let (headers, _, version) = self.shake_hands(&handshake.hello, output).await?;
+        let Some(handshake) = self.handshake.get() else { return Err(self.session_dropped()) };
+        let (headers, _, version) = self.exchange_handshake(&handshake.initialize_request, output).await?;
         if version.as_ref() != Some(&handshake.version) {
-            let reason = format!("it does not speak protocol version {} any more", handshake.version);
+            let reason = format!("the gateway no longer supports protocol version {}", handshake.version);
             return Err(self.unavailable(reason, false));
         }
         let level = self.level.lock().clone();
         for body in self.initialized.get().cloned().into_iter().chain(level) {
-            let taken = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.wire.post(body, &headers)).await;
-            taken.map_err(|_| self.forgetful())?.map_err(|error| self.unreachable(&error))?;
+            let response = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.wire.post(body, &headers)).await;
+            response.map_err(|_| self.session_dropped())?.map_err(|error| self.unreachable(&error))?;
         }
         self.session.send_modify(|session| *session = session.next(headers));
-        tracing::info!(url = self.wire.url(), "the gateway was restarted; the session was begun anew");
-        self.withdraw_asks(output).await;
+        tracing::info!(url = self.wire.url(), "the gateway was restarted; started a new session");
+        self.cancel_server_requests(output).await;
         if self.initialized.get().is_some() {
-            self.list_again(output).await;
+            self.notify_lists_changed(output).await;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Runs one request that carries its protocol version: one POST without a session.
 //!
-//! Headers repeat parts of the body (see [`repeated`](crate::bridge::mirrors)). Dropping the POST cancels the request.
+//! Headers repeat parts of the body (see [`mirrors`](crate::bridge::mirrors)). Dropping the POST cancels the request.
 //! A broken stream is not resumed. Only a call that the gateway rejected for its headers alone is sent a second time.
 //! The response gets the client's id before it is written.
 
@@ -18,7 +18,7 @@ use crate::bridge::{Bridge, ClientOutput};
 use crate::connect::RequestError;
 
 /// Runs a request until its response, unless the client cancels it.
-pub(crate) async fn visit(
+pub(crate) async fn call_stateless(
     bridge: Arc<Bridge>,
     request: Request,
     output: ClientOutput,
@@ -28,7 +28,7 @@ pub(crate) async fn visit(
         biased;
         Ok(()) = cancelled => return,
         () = output.closed() => return,
-        answered = bridge.visited(&request, &output) => answered,
+        answered = bridge.answer_stateless(&request, &output) => answered,
     };
     let _ = output.send(answered.unwrap_or_else(|error| failure(&request, &error))).await;
 }
@@ -48,21 +48,21 @@ pub(crate) fn answer_to(request: &Request, answer: &Response) -> Bytes {
 
 /// A message on the stream of a request.
 pub(crate) enum StreamMessage {
-    Note(Box<Notification>),
+    Notification(Box<Notification>),
     Answer(Response),
 }
 
 /// Returns the next message, or `None` at the end. Drops requests and invalid messages, which have no place on such a
 /// stream.
-pub(crate) async fn next_word(answers: &mut ResponseMessages) -> Result<Option<StreamMessage>, BodyError> {
+pub(crate) async fn next_stream_message(answers: &mut ResponseMessages) -> Result<Option<StreamMessage>, BodyError> {
     while let Some(message) = answers.next_message().await? {
         match Message::parse(message) {
-            Ok(Message::Notification(note)) => return Ok(Some(StreamMessage::Note(Box::new(note)))),
+            Ok(Message::Notification(note)) => return Ok(Some(StreamMessage::Notification(Box::new(note)))),
             Ok(Message::Response(answer)) => return Ok(Some(StreamMessage::Answer(answer))),
-            Ok(Message::Request(ask)) => {
-                tracing::debug!(method = %ask.method, "the gateway asks a client without a session; dropped");
+            Ok(Message::Request(server_request)) => {
+                tracing::debug!(method = %server_request.method, "the gateway sent a request to a client without a session; dropped");
             }
-            Err(_) => tracing::debug!("the gateway sent something that is no message; dropped"),
+            Err(_) => tracing::debug!("the gateway sent data that is not a message; dropped"),
         }
     }
     Ok(None)
@@ -74,11 +74,13 @@ pub(crate) async fn answer(
     output: Option<&ClientOutput>,
 ) -> Result<Option<Response>, BodyError> {
     loop {
-        match (next_word(answers).await?, output) {
+        match (next_stream_message(answers).await?, output) {
             (Some(StreamMessage::Answer(answer)), _) => return Ok(Some(answer)),
             // If the client does not read, this task ends together with the bridge.
-            (Some(StreamMessage::Note(note)), Some(output)) => drop(output.send(note.raw.bytes().clone()).await),
-            (Some(StreamMessage::Note(_)), None) => {}
+            (Some(StreamMessage::Notification(note)), Some(output)) => {
+                drop(output.send(note.raw.bytes().clone()).await)
+            }
+            (Some(StreamMessage::Notification(_)), None) => {}
             (None, _) => return Ok(None),
         }
     }
@@ -86,44 +88,48 @@ pub(crate) async fn answer(
 
 impl Bridge {
     /// Returns the response. Forwards the notifications before it at once.
-    async fn visited(&self, request: &Request, output: &ClientOutput) -> Result<Bytes, Error> {
-        let response = match self.knock(request).await? {
+    async fn answer_stateless(&self, request: &Request, output: &ClientOutput) -> Result<Bytes, Error> {
+        let response = match self.send_stateless(request).await? {
             Ok(response) => response,
-            Err(refusal) => return Ok(refusal),
+            Err(rejection) => return Ok(rejection),
         };
         match answer(&mut ResponseMessages::new(response), Some(output)).await {
             Ok(Some(answer)) => Ok(answer_to(request, &answer)),
-            Ok(None) => Err(self.unavailable("its answer ended early".to_owned(), true)),
+            Ok(None) => Err(self.unavailable("the answer ended early".to_owned(), true)),
             Err(broken) => Err(self.unavailable(broken.to_string(), true)),
         }
     }
 
     /// Sends a request, and once more if the gateway wants other headers. The inner error is the gateway's rejection.
-    async fn knock(&self, request: &Request) -> Result<Result<wire::GatewayResponse, Bytes>, Error> {
+    async fn send_stateless(&self, request: &Request) -> Result<Result<wire::GatewayResponse, Bytes>, Error> {
         let sent = self.headers_of(request);
-        let response = self.post_visit(request.raw.bytes(), &sent).await?;
+        let response = self.post_stateless(request.raw.bytes(), &sent).await?;
         if response.status().is_success() {
             return Ok(Ok(response));
         }
         let may_lack_headers = response.status() == StatusCode::BAD_REQUEST;
-        let refusal = self.refusal(response, std::slice::from_ref(&request.id)).await?;
-        if !may_lack_headers || !is_header_mismatch(&refusal) {
-            return Ok(Err(refusal));
+        let rejection = self.rejection(response, std::slice::from_ref(&request.id)).await?;
+        if !may_lack_headers || !is_header_mismatch(&rejection) {
+            return Ok(Err(rejection));
         }
-        let Some(headers) = self.learn(request, &sent).await else { return Ok(Err(refusal)) };
-        let response = self.post_visit(request.raw.bytes(), &headers).await?;
+        let Some(headers) = self.refresh_mirrors(request, &sent).await else { return Ok(Err(rejection)) };
+        let response = self.post_stateless(request.raw.bytes(), &headers).await?;
         match response.status().is_success() {
             true => Ok(Ok(response)),
-            false => self.refusal(response, std::slice::from_ref(&request.id)).await.map(Err),
+            false => self.rejection(response, std::slice::from_ref(&request.id)).await.map(Err),
         }
     }
 
-    pub(crate) async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::GatewayResponse, Error> {
-        self.wire.post(body.clone(), headers).await.map_err(|error| self.away(&error))
+    pub(crate) async fn post_stateless(
+        &self,
+        body: &Bytes,
+        headers: &HeaderMap,
+    ) -> Result<wire::GatewayResponse, Error> {
+        self.wire.post(body.clone(), headers).await.map_err(|error| self.unreachable_stateless(&error))
     }
 
-    fn away(&self, error: &RequestError) -> Error {
-        let reason = format!("{error}; start it (goblin serve), this client goes on then");
+    fn unreachable_stateless(&self, error: &RequestError) -> Error {
+        let reason = format!("{error}; start the gateway (goblin serve), then this client continues");
         self.unavailable(reason, !error.is_safe_to_retry())
     }
 }
@@ -156,11 +162,11 @@ mod tests {
             };
             answer
         };
-        for (asked, answered, expected) in [
+        for (requested, answered, expected) in [
             ("7", r#""id": 7,"#, r#"{"id": 7,"jsonrpc":"2.0","result":{}}"#),
             (r#""a""#, r#""id":"b","#, r#"{"id":"a","jsonrpc":"2.0","result":{}}"#),
         ] {
-            assert_eq!(answer_to(&request(asked), &answer(answered)), expected, "{asked}");
+            assert_eq!(answer_to(&request(requested), &answer(answered)), expected, "{requested}");
         }
     }
 

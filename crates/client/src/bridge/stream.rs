@@ -6,12 +6,12 @@ use bytes::Bytes;
 use goblin_wire::Error;
 
 use crate::bridge::Bridge;
-use crate::bridge::session::{GatewaySession, pace};
+use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::{BodyError, ResponseMessages};
-use crate::events::{Backoff, LASTING, ResumePosition, is_passing};
+use crate::events::{Backoff, ResumePosition, STABLE_AFTER, is_temporary};
 
 /// How many resumptions in a row may bring nothing before the request fails.
-const MAX_FRUITLESS_RESUMES: usize = 6;
+const MAX_FAILED_RESUMES: usize = 6;
 /// The longest delay that a gateway may request by `retry`.
 const MAX_RETRY: Duration = Duration::from_secs(600);
 /// The number of events that are remembered, to drop duplicates.
@@ -32,14 +32,21 @@ pub(crate) struct ResponseStream<'a> {
     session: &'a GatewaySession,
     answers: ResponseMessages,
     position: ResumePosition,
-    pace: Backoff,
+    backoff: Backoff,
     opened: Instant,
-    in_vain: usize,
+    failed_resumes: usize,
 }
 
 impl<'a> ResponseStream<'a> {
     pub(crate) fn new(answers: ResponseMessages, session: &'a GatewaySession) -> ResponseStream<'a> {
-        ResponseStream { session, answers, position: start(), pace: pace(), opened: Instant::now(), in_vain: 0 }
+        ResponseStream {
+            session,
+            answers,
+            position: start(),
+            backoff: backoff(),
+            opened: Instant::now(),
+            failed_resumes: 0,
+        }
     }
 
     /// Returns the next message that is not a duplicate. Returns `None` at the end of a connection.
@@ -48,7 +55,7 @@ impl<'a> ResponseStream<'a> {
             if !self.position.note(&event) {
                 continue;
             }
-            self.in_vain = 0;
+            self.failed_resumes = 0;
             if !event.data.is_empty() {
                 return Ok(Some(event.data));
             }
@@ -63,31 +70,31 @@ impl<'a> ResponseStream<'a> {
         let Some(last) = self.position.last().cloned() else { return Err(bridge.unavailable(cut.to_owned(), true)) };
         self.position.gap();
         loop {
-            if self.opened.elapsed() >= LASTING {
-                self.in_vain = 0;
+            if self.opened.elapsed() >= STABLE_AFTER {
+                self.failed_resumes = 0;
             }
-            if self.in_vain == MAX_FRUITLESS_RESUMES {
-                return Err(ended("it was asked again and again to go on, in vain"));
+            if self.failed_resumes == MAX_FAILED_RESUMES {
+                return Err(ended("all attempts to resume it failed"));
             }
-            let pause = pause(&self.position, self.pace.after(self.opened.elapsed()));
+            let pause = pause(&self.position, self.backoff.after(self.opened.elapsed()));
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = bridge.is_renewed(self.session) => return Err(ended("its session is over")),
+                () = bridge.session_renewed(self.session) => return Err(ended("its session has ended")),
             }
-            self.in_vain += 1;
+            self.failed_resumes += 1;
             self.opened = Instant::now();
             match bridge.wire.get(&self.session.headers, Some(&last)).await {
-                Ok(response) if is_passing(response.status()) => {}
+                Ok(response) if is_temporary(response.status()) => {}
                 Ok(response) => {
                     let status = response.status();
                     let answers = ResponseMessages::new(response);
                     if !status.is_success() || !answers.is_stream() {
-                        return Err(ended(&format!("it does not go on with it: HTTP {status}")));
+                        return Err(ended(&format!("the gateway does not resume it: HTTP {status}")));
                     }
                     self.answers = answers;
                     return Ok(());
                 }
-                Err(error) if bridge.wire.lives() => tracing::debug!(%error, "a stream cannot be resumed yet"),
+                Err(error) if bridge.wire.is_alive() => tracing::debug!(%error, "a stream cannot be resumed yet"),
                 Err(error) => return Err(bridge.unreachable(&error)),
             }
         }

@@ -18,7 +18,7 @@ use http::StatusCode;
 use parking_lot::MutexGuard;
 
 use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
-use crate::bridge::session::{GatewaySession, pace};
+use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{Bridge, ClientOutput};
 
@@ -26,14 +26,14 @@ use crate::bridge::{Bridge, ClientOutput};
 /// limit.
 const MAX_SUBSCRIPTIONS: usize = 10_000;
 /// The maximum number of concurrent requests to subscribe again.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT: usize = 8;
 /// The timeout for one such request. The gateway may have to ask a backend.
 const RESUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct RememberedSubscriptions {
     /// The subscriptions, by the URI that the client used.
-    standing: HashMap<String, ActiveSubscription>,
+    active: HashMap<String, ActiveSubscription>,
     /// The subscribe requests without a response: the URI and the request.
     open: HashMap<Id, (String, Bytes)>,
 }
@@ -63,14 +63,14 @@ struct StaleSubscription {
 enum ResubscribeOutcome {
     Done,
     /// The gateway rejected the request. It may accept it after the resource list changed.
-    Refused,
+    Rejected,
     Broken,
 }
 
 impl RememberedSubscriptions {
     /// Tracks an outgoing subscribe or unsubscribe request. An unsubscribe that names a subscription id gets the URI
     /// instead: the id may belong to an earlier session.
-    pub(crate) fn look_at(&mut self, outgoing: &mut ClientMessage) {
+    pub(crate) fn observe(&mut self, outgoing: &mut ClientMessage) {
         match &outgoing.kind {
             ClientMessageKind::Request(id, Method::Subscribe) => {
                 if let Some((request, uri)) = subject(&outgoing.body) {
@@ -80,7 +80,7 @@ impl RememberedSubscriptions {
             ClientMessageKind::Request(_, Method::Unsubscribe) => {
                 let Some((request, named)) = subject(&outgoing.body) else { return };
                 let Some(uri) = self.find(&named) else { return };
-                self.standing.remove(&uri);
+                self.active.remove(&uri);
                 if let Some(at) = request.params.uri.filter(|_| named != uri) {
                     let mut edits = Splice::new();
                     edits.replace(at, quote(&uri));
@@ -92,11 +92,11 @@ impl RememberedSubscriptions {
     }
 
     fn find(&self, named: &str) -> Option<String> {
-        let is_meant = |(uri, standing): &(&String, &ActiveSubscription)| {
-            let names = &standing.names;
+        let matches_name = |(uri, active): &(&String, &ActiveSubscription)| {
+            let names = &active.names;
             *uri == named || [&names.uri, &names.id].into_iter().flatten().any(|name| name == named)
         };
-        self.standing.iter().find(is_meant).map(|(uri, _)| uri.clone())
+        self.active.iter().find(matches_name).map(|(uri, _)| uri.clone())
     }
 
     /// Handles a response of the gateway in `session`. Returns `true` if it confirmed a subscription. A rejection
@@ -104,11 +104,11 @@ impl RememberedSubscriptions {
     pub(crate) fn settle(&mut self, answer: &Response, session: u64) -> bool {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
         let Some(names) = SubscriptionKeys::read(answer) else { return false };
-        if self.standing.len() >= MAX_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
-            tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
+        if self.active.len() >= MAX_SUBSCRIPTIONS && !self.active.contains_key(&uri) {
+            tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will be lost if the gateway restarts");
             return false;
         }
-        self.standing.insert(uri, ActiveSubscription { body, names, session });
+        self.active.insert(uri, ActiveSubscription { body, names, session });
         true
     }
 
@@ -120,21 +120,21 @@ impl RememberedSubscriptions {
     }
 
     /// Marks all subscriptions as missing, because updates may have been lost.
-    pub(crate) fn doubt(&mut self) {
-        self.standing.values_mut().for_each(|standing| standing.session = 0);
+    pub(crate) fn mark_stale(&mut self) {
+        self.active.values_mut().for_each(|active| active.session = 0);
     }
 
     fn stale(&self, session: u64) -> Vec<StaleSubscription> {
-        let stale = self.standing.iter().filter(|(_, standing)| standing.session != session);
-        stale.map(|(uri, standing)| StaleSubscription { uri: uri.clone(), body: standing.body.clone() }).collect()
+        let stale = self.active.iter().filter(|(_, active)| active.session != session);
+        stale.map(|(uri, active)| StaleSubscription { uri: uri.clone(), body: active.body.clone() }).collect()
     }
 
     /// Marks a subscription as held by `session`. Returns its URI as the client knows it, or `None` if the client
     /// unsubscribed.
     fn renew(&mut self, uri: &str, session: u64) -> Option<String> {
-        let standing = self.standing.get_mut(uri)?;
-        standing.session = session;
-        Some(standing.names.uri.clone().unwrap_or_else(|| uri.to_owned()))
+        let active = self.active.get_mut(uri)?;
+        active.session = session;
+        Some(active.names.uri.clone().unwrap_or_else(|| uri.to_owned()))
     }
 }
 
@@ -159,19 +159,19 @@ fn subject(body: &Bytes) -> Option<(Request, String)> {
 }
 
 /// Subscribes again in every new session, until the task is aborted.
-pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
-    let mut pace = pace();
+pub(crate) async fn maintain(bridge: Arc<Bridge>, output: ClientOutput) {
+    let mut backoff = backoff();
     let mut sessions = bridge.session.subscribe();
     loop {
         let session = sessions.borrow_and_update().clone();
         let stale = bridge.subscriptions().stale(session.generation);
         let again = stale.into_iter().map(|stale| bridge.subscribe_again(stale, &session, &output));
-        let asked: Vec<ResubscribeOutcome> = stream::iter(again).buffer_unordered(AT_ONCE).collect().await;
-        let is_broken = asked.contains(&ResubscribeOutcome::Broken);
+        let outcomes: Vec<ResubscribeOutcome> = stream::iter(again).buffer_unordered(MAX_CONCURRENT).collect().await;
+        let is_broken = outcomes.contains(&ResubscribeOutcome::Broken);
         tokio::select! {
             _ = sessions.changed() => {}
-            () = bridge.doubts.notified() => {}
-            () = tokio::time::sleep(pace.pause()), if is_broken => {}
+            () = bridge.stale_subscriptions.notified() => {}
+            () = tokio::time::sleep(backoff.pause()), if is_broken => {}
         }
     }
 }
@@ -191,8 +191,8 @@ impl Bridge {
         let Some(answer) = answer.ok().flatten() else { return ResubscribeOutcome::Broken };
         if let Outcome::Error(error) = answer.outcome {
             let (uri, error) = (clean(&stale.uri), clean(answer.raw.get(error)));
-            tracing::info!(uri, error, "the gateway refuses a subscription that stood before its restart");
-            return ResubscribeOutcome::Refused;
+            tracing::info!(uri, error, "the gateway rejected a subscription after its restart");
+            return ResubscribeOutcome::Rejected;
         }
         let known = self.subscriptions().renew(&stale.uri, session.generation);
         if let Some(known) = known {
@@ -206,7 +206,7 @@ impl Bridge {
         let response = self.wire.post(body, &session.headers).await.ok()?;
         match response.status() {
             StatusCode::NOT_FOUND => {
-                self.lose(session);
+                self.mark_lost(session);
                 return None;
             }
             status if status.is_server_error() => return None,
@@ -215,10 +215,10 @@ impl Bridge {
         let mut answers = ResponseMessages::new(response);
         loop {
             let message = answers.next_message().await.ok().flatten()?;
-            for said in GatewayMessage::read(message, &mut Vec::new()).unwrap_or_default() {
-                match said {
+            for message in GatewayMessage::read(message, &mut Vec::new()).unwrap_or_default() {
+                match message {
                     GatewayMessage::Answer(answer) => return Some(answer),
-                    other => self.tell(other, session, output).await.ok()?,
+                    other => self.deliver(other, session, output).await.ok()?,
                 }
             }
         }
@@ -244,7 +244,7 @@ mod tests {
 
     fn subscribed(uri: &str, rest: &str) -> RememberedSubscriptions {
         let mut subscriptions = RememberedSubscriptions::default();
-        subscriptions.look_at(&mut request("subscribe", 1, uri));
+        subscriptions.observe(&mut request("subscribe", 1, uri));
         subscriptions.settle(&answer(1, rest), 1);
         subscriptions
     }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(stale(&subscriptions, 2), ["a:b"]);
         assert_eq!(subscriptions.renew("a:b", 2).as_deref(), Some("a:b"));
         assert!(stale(&subscriptions, 2).is_empty());
-        subscriptions.doubt();
+        subscriptions.mark_stale();
         assert_eq!(stale(&subscriptions, 2), ["a:b"]);
     }
 
@@ -268,9 +268,9 @@ mod tests {
     fn what_was_refused_or_never_answered_is_not() {
         assert!(stale(&subscribed("a:b", r#""error":{"code":1,"message":"no"}"#), 2).is_empty());
         let mut subscriptions = RememberedSubscriptions::default();
-        let mut asked = request("subscribe", 1, "a:b");
-        subscriptions.look_at(&mut asked);
-        subscriptions.close(&asked);
+        let mut subscribe = request("subscribe", 1, "a:b");
+        subscriptions.observe(&mut subscribe);
+        subscriptions.close(&subscribe);
         subscriptions.settle(&answer(1, r#""result":{}"#), 1);
         assert!(stale(&subscriptions, 2).is_empty());
     }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_refused_change_leaves_what_stood() {
         let mut subscriptions = subscribed("a:b", r#""result":{}"#);
-        subscriptions.look_at(&mut request("subscribe", 2, "a:b"));
+        subscriptions.observe(&mut request("subscribe", 2, "a:b"));
         subscriptions.settle(&answer(2, r#""error":{"code":1,"message":"no"}"#), 1);
         assert_eq!(stale(&subscriptions, 2), ["a:b"]);
     }
@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn it_ends_by_any_of_its_names_and_the_gateway_is_told_the_uri() {
         let meta = r#"{"dev.goblin/uri":"s+a:b","dev.goblin/subscriptionId":"urn:uuid:1"}"#;
-        for (named, told, is_left) in
+        for (named, expected, is_left) in
             [("a:b", "a:b", false), ("s+a:b", "a:b", false), ("urn:uuid:1", "a:b", false), ("x:y", "x:y", true)]
         {
             let mut subscriptions = subscribed("a:b", &format!(r#""result":{{"_meta":{meta}}}"#));
             let mut ending = request("unsubscribe", 2, named);
-            subscriptions.look_at(&mut ending);
-            assert_eq!(ending.body, request("unsubscribe", 2, told).body, "{named}");
+            subscriptions.observe(&mut ending);
+            assert_eq!(ending.body, request("unsubscribe", 2, expected).body, "{named}");
             assert_eq!(!stale(&subscriptions, 2).is_empty(), is_left, "{named}");
         }
     }

@@ -54,7 +54,8 @@ impl GatewayTarget {
         let authorization = match token {
             Some(token) => {
                 let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-                let mut value = value.map_err(|_| anyhow::anyhow!("the token holds characters that no header can"))?;
+                let mut value = value
+                    .map_err(|_| anyhow::anyhow!("the token contains characters that are not allowed in a header"))?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -74,8 +75,8 @@ impl GatewayTarget {
         request
     }
 
-    fn lives(&self) -> bool {
-        self.record.as_ref().is_none_or(GatewayRecord::lives)
+    fn is_alive(&self) -> bool {
+        self.record.as_ref().is_none_or(GatewayRecord::is_alive)
     }
 }
 
@@ -99,7 +100,7 @@ impl GatewayConnection {
     /// Returns the gateway to send to. Switches to the successor if the current gateway has ended.
     fn current(&self) -> Result<Arc<GatewayTarget>, RequestError> {
         let target = self.target.load_full();
-        if target.lives() {
+        if target.is_alive() {
             return Ok(target);
         }
         match self.successor.as_ref().and_then(|successor| successor()) {
@@ -108,7 +109,7 @@ impl GatewayConnection {
                 Ok(self.target.load_full())
             }
             None => {
-                let (origin, cause) = (Arc::from(target.url.as_str()), "it is not running any more".to_owned());
+                let (origin, cause) = (Arc::from(target.url.as_str()), "the gateway is no longer running".to_owned());
                 Err(RequestError::NotSent { origin, cause })
             }
         }
@@ -123,8 +124,8 @@ impl GatewayConnection {
     }
 
     /// Reports whether the current gateway still runs. A gateway at a given URL always counts as running.
-    pub fn lives(&self) -> bool {
-        self.target.load().lives()
+    pub fn is_alive(&self) -> bool {
+        self.target.load().is_alive()
     }
 
     /// Opens a stream: the one with the event `after`, or the notification stream if `after` is `None`.
@@ -147,7 +148,7 @@ impl GatewayConnection {
         let mut request = target.request(verb, Bytes::new(), headers);
         let route = address::route(&target.uri.to_string(), path).parse();
         *request.uri_mut() = route.map_err(|error: http::uri::InvalidUri| {
-            let (origin, cause) = (Arc::from(target.url.as_str()), format!("{path} is no path: {error}"));
+            let (origin, cause) = (Arc::from(target.url.as_str()), format!("{path} is not a path: {error}"));
             RequestError::NotSent { origin, cause }
         })?;
         target.client.request(request).await
@@ -173,20 +174,20 @@ impl GatewayConnection {
     }
 
     /// Returns the error for a response with a failing HTTP status. Includes the message of the body if there is one.
-    pub fn refused(&self, status: StatusCode, said: Option<&str>) -> Error {
-        let cure = match (status, said) {
-            (StatusCode::UNAUTHORIZED, _) => "give its token by --token-file FILE or the variable GOBLIN_TOKEN",
-            (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL",
-            (_, Some(said)) => said,
+    pub fn rejection_error(&self, status: StatusCode, message: Option<&str>) -> Error {
+        let cure = match (status, message) {
+            (StatusCode::UNAUTHORIZED, _) => "pass its token with --token-file FILE or the variable GOBLIN_TOKEN",
+            (StatusCode::FORBIDDEN, _) => "add the host of this URL to its gateway.allowedHosts",
+            (_, Some(message)) => message,
             (_, None) => "is there an MCP endpoint at this URL?",
         };
-        let (server, reason) = (self.url(), format!("it answered HTTP {status}; {cure}"));
+        let (server, reason) = (self.url(), format!("the gateway answered HTTP {status}; {cure}"));
         match status {
             // The gateway works, but denies access to this client.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Error::BackendUnavailable { server, reason, sent: false }
             }
-            _ if said.is_some() => Error::BackendUnavailable { server, reason, sent: false },
+            _ if message.is_some() => Error::BackendUnavailable { server, reason, sent: false },
             _ => Error::BackendProtocol { server, reason },
         }
     }
@@ -195,10 +196,10 @@ impl GatewayConnection {
 /// The reason why no message follows.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    #[error("the connection was lost before it answered")]
+    #[error("the connection was lost before the answer")]
     Lost,
     /// One message was too large. A stream continues after it.
-    #[error("its answer is larger than {MAX_MESSAGE} bytes")]
+    #[error("the answer is larger than {MAX_MESSAGE} bytes")]
     TooLarge,
 }
 

@@ -137,7 +137,7 @@ impl DialRoute {
 /// The reason why a connection could not be opened. The message contains the whole cause.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    #[error("no connection within {} s (can this machine reach it? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
+    #[error("no connection within {} s (can this machine reach the server? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0}")]
     Direct(String),
@@ -145,7 +145,9 @@ pub(crate) enum DialError {
     Proxy { proxy: Uri, cause: String },
     #[error("TLS: {0}{cure}", cure = tls_cure(.0))]
     Tls(io::Error),
-    #[error("its certificate is signed by an unknown CA (if it is your own, name its PEM file in the configuration)")]
+    #[error(
+        "the certificate is signed by an unknown CA (if the CA is your own, name its PEM file in the configuration)"
+    )]
     UnknownIssuer,
 }
 
@@ -187,7 +189,7 @@ async fn connect_socket(path: &Path) -> Result<UnixStream, String> {
     let own = rustix::process::geteuid().as_raw();
     match connected {
         Ok((uid, stream)) if uid == own || uid == 0 || own == 0 => Ok(stream),
-        Ok((uid, _)) => Err(format!("the user with uid {uid} serves there, not you")),
+        Ok((uid, _)) => Err(format!("the gateway there belongs to the user with uid {uid}, not to you")),
         Err(error) => {
             let cure = match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => " (is the gateway running?)",
@@ -226,7 +228,7 @@ fn cure(error: &(dyn Error + 'static)) -> &'static str {
         }
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
         if kind == Some(io::ErrorKind::ConnectionRefused) {
-            return " (is it running, and on this port?)";
+            return " (is the server running, and on this port?)";
         }
         next = error.source();
     }
@@ -235,8 +237,8 @@ fn cure(error: &(dyn Error + 'static)) -> &'static str {
 
 fn tls_cure(error: &io::Error) -> &'static str {
     match error.get_ref().and_then(|it| it.downcast_ref()) {
-        Some(rustls::Error::InvalidMessage(_)) => " (does it speak TLS? if not, the url begins with http:)",
-        Some(rustls::Error::InvalidCertificate(_)) => " (is the host in the url the one its certificate is for?)",
+        Some(rustls::Error::InvalidMessage(_)) => " (does the server use TLS? if not, write http: in the url)",
+        Some(rustls::Error::InvalidCertificate(_)) => " (is the certificate valid for the host in the url?)",
         _ => "",
     }
 }
@@ -264,12 +266,12 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 /// Returns an error of the operating system without its number and its capital letter.
 fn plain(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
-    let Some((words, _)) = text.split_once(" (os error ") else {
+    let Some((text, _)) = text.split_once(" (os error ") else {
         return text;
     };
-    let mut words = words.to_owned();
-    if let Some(initial) = words.get_mut(..1) {
+    let mut text = text.to_owned();
+    if let Some(initial) = text.get_mut(..1) {
         initial.make_ascii_lowercase();
     }
-    words
+    text
 }

@@ -28,7 +28,7 @@ use crate::connect::dial::{DialError, Dialer};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_IDLE: usize = 256;
 /// The time to wait for a returned connection to become ready.
-const SOON: Duration = Duration::from_millis(100);
+const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The sending side of one connection.
 type PooledConnection = SendRequest<Full<Bytes>>;
@@ -59,22 +59,22 @@ impl Pool {
         request: Request<Full<Bytes>>,
     ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> {
         let Some(mut connection) = self.idle.take_ready() else {
-            return Either::Right(Box::pin(self.send_late(request)));
+            return Either::Right(Box::pin(self.send_or_dial(request)));
         };
         Either::Left(connection.try_send_request(request).then(move |sent| match sent {
             Ok(response) => Either::Left(ready(Ok(self.received(response, connection)))),
             Err(mut error) => match error.take_message() {
                 // The peer closed the connection while it was idle.
-                Some(unsent) => Either::Right(Box::pin(self.send_late(unsent))),
+                Some(unsent) => Either::Right(Box::pin(self.send_or_dial(unsent))),
                 None => Either::Left(ready(Err(SendError::Sent(error.into_error())))),
             },
         }))
     }
 
     /// Sends a request for which no connection was ready at once.
-    async fn send_late(&self, mut request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, SendError> {
+    async fn send_or_dial(&self, mut request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, SendError> {
         while let Some(mut connection) = self.idle.take() {
-            if !is_ready_soon(&mut connection).await {
+            if !becomes_ready(&mut connection).await {
                 continue;
             }
             match connection.try_send_request(request).await {
@@ -101,29 +101,29 @@ impl Pool {
         // The sender receives the connection's errors, so the driver's result is ignored.
         worker::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(SendError::Unsent)?;
-        IdlePool::keep_swept(&self.idle);
+        IdlePool::start_sweeper(&self.idle);
         Ok(connection)
     }
 
     fn received(&self, response: Response<Incoming>, connection: PooledConnection) -> Response<ResponseBody> {
         response.map(|body| {
-            let mut received = ResponseBody { body, way_back: Some((connection, Arc::clone(&self.idle))) };
+            let mut received = ResponseBody { body, return_to: Some((connection, Arc::clone(&self.idle))) };
             if received.body.is_end_stream() {
-                received.give_back();
+                received.return_connection();
             }
             received
         })
     }
 }
 
-/// Reports whether a returned connection becomes ready within [`SOON`]. It may not have processed the end of its
+/// Reports whether a returned connection becomes ready within [`READY_TIMEOUT`]. It may not have processed the end of its
 /// response yet. It never becomes ready if it is closed or if the peer answered before it read the whole request.
-async fn is_ready_soon(connection: &mut PooledConnection) -> bool {
-    matches!(tokio::time::timeout(SOON, connection.ready()).await, Ok(Ok(())))
+async fn becomes_ready(connection: &mut PooledConnection) -> bool {
+    matches!(tokio::time::timeout(READY_TIMEOUT, connection.ready()).await, Ok(Ok(())))
 }
 
 /// Returns the connection unless it was idle for too long.
-fn young(
+fn unless_expired(
     (connection, since): (PooledConnection, Instant),
     waiting: &mut Vec<(PooledConnection, Instant)>,
 ) -> Option<PooledConnection> {
@@ -148,26 +148,26 @@ struct IdleConnections {
 impl IdlePool {
     /// Returns the last returned connection that is ready now.
     fn take_ready(&self) -> Option<PooledConnection> {
-        let mut shelf = self.0.lock();
-        let place = shelf.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
-        young(shelf.waiting.remove(place), &mut shelf.waiting)
+        let mut connections = self.0.lock();
+        let place = connections.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
+        unless_expired(connections.waiting.remove(place), &mut connections.waiting)
     }
 
     fn take(&self) -> Option<PooledConnection> {
-        let mut shelf = self.0.lock();
-        let last = shelf.waiting.pop()?;
-        young(last, &mut shelf.waiting)
+        let mut connections = self.0.lock();
+        let last = connections.waiting.pop()?;
+        unless_expired(last, &mut connections.waiting)
     }
 
     fn put(&self, connection: PooledConnection) {
-        let mut shelf = self.0.lock();
-        if !connection.is_closed() && shelf.waiting.len() < MAX_IDLE {
-            shelf.waiting.push((connection, Instant::now()));
+        let mut connections = self.0.lock();
+        if !connection.is_closed() && connections.waiting.len() < MAX_IDLE {
+            connections.waiting.push((connection, Instant::now()));
         }
     }
 
     /// Starts the task that closes expired connections, unless it runs already. The task ends with the pool.
-    fn keep_swept(idle: &Arc<IdlePool>) {
+    fn start_sweeper(idle: &Arc<IdlePool>) {
         if std::mem::replace(&mut idle.0.lock().is_swept, true) {
             return;
         }
@@ -176,10 +176,10 @@ impl IdlePool {
             loop {
                 tokio::time::sleep(IDLE_TIMEOUT / 2).await;
                 let Some(idle) = Weak::upgrade(&idle) else { return };
-                let is_young = |(connection, since): &(PooledConnection, Instant)| {
+                let is_fresh = |(connection, since): &(PooledConnection, Instant)| {
                     !connection.is_closed() && since.elapsed() < IDLE_TIMEOUT
                 };
-                idle.0.lock().waiting.retain(is_young);
+                idle.0.lock().waiting.retain(is_fresh);
             }
         });
     }
@@ -189,7 +189,7 @@ impl IdlePool {
 /// cannot be reused then closes by itself.
 pub struct ResponseBody {
     body: Incoming,
-    way_back: Option<(PooledConnection, Arc<IdlePool>)>,
+    return_to: Option<(PooledConnection, Arc<IdlePool>)>,
 }
 
 /// The reason why a body could not be read as a whole.
@@ -229,8 +229,8 @@ impl ResponseBody {
         Ok(if rest.is_empty() { first } else { rest.freeze() })
     }
 
-    fn give_back(&mut self) {
-        if let Some((connection, idle)) = self.way_back.take() {
+    fn return_connection(&mut self) {
+        if let Some((connection, idle)) = self.return_to.take() {
             idle.put(connection);
         }
     }
@@ -238,7 +238,7 @@ impl ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        self.give_back();
+        self.return_connection();
     }
 }
 
@@ -252,7 +252,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.give_back();
+            self.return_connection();
         }
         frame
     }

@@ -18,11 +18,11 @@ pub struct RuntimeReport {
 /// The reason why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryProblem {
-    #[error("it is no directory")]
+    #[error("not a directory")]
     NoDirectory,
-    #[error("it belongs to another user")]
+    #[error("the directory belongs to another user")]
     Foreign,
-    #[error("others can look into it or change it (mode {0:03o})")]
+    #[error("other users can read or change it (mode {0:03o})")]
     Open(u32),
     #[error("{0}")]
     Refused(io::Error),
@@ -30,13 +30,13 @@ pub enum DirectoryProblem {
 
 impl RecordDirectories {
     pub fn inspect(&self) -> RuntimeReport {
-        let directories = self.0.iter().map(|directory| (directory.clone(), judge(directory))).collect();
+        let directories = self.0.iter().map(|directory| (directory.clone(), check(directory))).collect();
         let (running, leftovers) = self.records();
         RuntimeReport { directories, running, leftovers }
     }
 }
 
-fn judge(directory: &Path) -> Result<(), DirectoryProblem> {
+fn check(directory: &Path) -> Result<(), DirectoryProblem> {
     use std::os::unix::fs::MetadataExt;
     let may_write = |path: &Path| access(path, Access::WRITE_OK | Access::EXEC_OK);
     let allowed = match std::fs::symlink_metadata(directory) {

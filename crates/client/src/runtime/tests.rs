@@ -128,8 +128,8 @@ fn the_one_that_is_meant_is_chosen() {
         let running = running.iter().copied().cloned().collect();
         match (choose(running, wanted.as_ref()), expected) {
             (Ok(chosen), Ok(port)) => assert_eq!(chosen.url, format!("http://127.0.0.1:{port}/mcp")),
-            (Err(error), Err(words)) => {
-                words.iter().for_each(|word| assert!(error.to_string().contains(word), "{error}"))
+            (Err(error), Err(fragments)) => {
+                fragments.iter().for_each(|fragment| assert!(error.to_string().contains(fragment), "{error}"))
             }
             (found, expected) => panic!("{found:?}, not {expected:?}"),
         }
