@@ -53,7 +53,7 @@ pub trait Host: Send + Sync {
 }
 
 pub struct FilesServer {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     served: Arc<FilesState>,
     watch: WatchTask,
 }
@@ -61,9 +61,9 @@ pub struct FilesServer {
 /// The state that the blocking threads share.
 struct FilesState {
     tree: FileTree,
-    most_listed: usize,
+    max_listed: usize,
     host: Arc<dyn Host>,
-    told_limit: AtomicBool,
+    limit_reported: AtomicBool,
     watch: watch::WatchState,
 }
 
@@ -104,27 +104,27 @@ impl FilesServer {
     pub fn open(files: &Files, host: Arc<dyn Host>) -> Result<FilesServer, FilesError> {
         let tree = FileTree::open(&files.root, files.hidden, files.ignored)
             .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
-        let most_listed = files.max_files.min(MAX_LIST_ENTRIES);
-        let (told_limit, watch) = (AtomicBool::new(false), watch::WatchState::default());
-        let served = Arc::new(FilesState { tree, most_listed, host, told_limit, watch });
+        let max_listed = files.max_files.min(MAX_LIST_ENTRIES);
+        let (limit_reported, watch) = (AtomicBool::new(false), watch::WatchState::default());
+        let served = Arc::new(FilesState { tree, max_listed, host, limit_reported, watch });
         let watch = WatchTask::start(Arc::clone(&served));
-        let places = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
-        Ok(FilesServer { places, served, watch })
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+        Ok(FilesServer { permits, served, watch })
     }
 
     /// Answers a request. Returns the reason if the bytes are no request.
     pub async fn request(&self, body: Bytes) -> Result<Response, &'static str> {
         let Ok(Message::Request(request)) = Message::parse(body) else {
-            return Err("the gateway sent no request");
+            return Err("the gateway did not send a request");
         };
         let request = Arc::new(request);
         let answer = match self.answer(&request).await {
             Ok(result) => goblin_wire::reply(&request.id, result),
-            Err(refusal) => goblin_wire::error_reply(Some(&request.id), &refusal.to_json()),
+            Err(failure) => goblin_wire::error_reply(Some(&request.id), &failure.to_json()),
         };
         match Message::parse(answer.concat()) {
             Ok(Message::Response(response)) => Ok(response),
-            _ => Err("its answer is none"),
+            _ => Err("the answer is not a valid response"),
         }
     }
 
@@ -137,7 +137,7 @@ impl FilesServer {
             Method::Initialize => Ok(self.served.hello()),
             Method::Ping => Ok("{}".to_owned()),
             Method::ToolsList => Ok(tools::definitions()),
-            Method::TemplatesList => Ok(resources::templates(&self.served.tree, self.served.most_listed)),
+            Method::TemplatesList => Ok(resources::templates(&self.served.tree, self.served.max_listed)),
             Method::ToolsCall
             | Method::ResourcesList
             | Method::ResourcesRead
@@ -151,14 +151,14 @@ impl FilesServer {
     /// Answers on a blocking thread. The place is freed when the thread ends, even if the caller no longer waits.
     async fn work(&self, request: &Arc<Request>) -> Result<String, RequestFailure> {
         let broken = |reason: &str| RequestFailure::Error(Error::Internal(reason.to_owned()));
-        let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
         let (served, request) = (Arc::clone(&self.served), Arc::clone(request));
         // The guard is dropped with this future, which stops the work.
         let guard = Arc::new(());
         let stop = StopFlag::new(&guard);
         let work = tokio::task::spawn_blocking(move || {
             let answer = served.answer(&request, &stop);
-            drop(place);
+            drop(permit);
             answer
         });
         work.await.unwrap_or_else(|_| {
@@ -173,9 +173,9 @@ impl FilesState {
         let root = self.tree.root.path().display();
         let instructions = quote(&format!(
             "The files below {root}. Find them with the tools list (by directory or glob) and search (by name or text), read \
-             them with read, in parts where they are large. Paths are relative to that directory. At most {} files are \
+             them with read, in parts if they are large. Paths are relative to that directory. At most {} files are \
              listed as resources; the tools and the template {} reach all.",
-            self.most_listed,
+            self.max_listed,
             self.tree.root.template(),
         ));
         format!(
@@ -197,8 +197,8 @@ impl FilesState {
     }
 
     fn subscribe(&self, request: &Request) -> Result<String, RequestFailure> {
-        let NamedFile { path, spot, .. } = resources::named(&self.tree, request)?;
-        self.watch.subscribe(path, &spot);
+        let NamedFile { path, entry, .. } = resources::named(&self.tree, request)?;
+        self.watch.subscribe(path, &entry);
         Ok("{}".to_owned())
     }
 
@@ -212,31 +212,32 @@ impl FilesState {
     }
 
     fn list(&self, stop: &StopFlag) -> Result<String, RequestFailure> {
-        let (listed, listing) = resources::list(&self.tree, self.most_listed, stop)?;
+        let (listed, listing) = resources::list(&self.tree, self.max_listed, stop)?;
         if !stop.is_set() {
-            self.watch.given(listing.fingerprint);
+            self.watch.fetched(listing.fingerprint);
         }
-        if listing.is_cut && !self.told_limit.swap(true, Ordering::Relaxed) {
-            self.host.emit(&Event::FilesLimited { server: self.host.server(), listed: self.most_listed });
+        if listing.is_cut && !self.limit_reported.swap(true, Ordering::Relaxed) {
+            self.host.emit(&Event::FilesLimited { server: self.host.server(), listed: self.max_listed });
         }
         Ok(listed)
     }
 }
 
-/// Returns a sentence that explains why `what` is not available.
-fn explain(what: &str, missing: &LookupError) -> String {
-    match missing {
-        LookupError::NotFound => format!("{what} is not there"),
-        LookupError::Excluded(Exclusion::Git) => "what is in .git is never served".to_owned(),
+/// Returns a sentence that explains why `subject` is not available.
+fn explain(subject: &str, error: &LookupError) -> String {
+    match error {
+        LookupError::NotFound => format!("{subject} does not exist"),
+        LookupError::Excluded(Exclusion::Git) => "files in .git are never served".to_owned(),
         LookupError::Excluded(Exclusion::Hidden) => {
             "names that begin with a dot are served only with \"hidden\": true in the gateway's configuration"
                 .to_owned()
         }
         LookupError::Excluded(Exclusion::Ignored) => {
-            "what .gitignore names is served only with \"ignored\": true in the gateway's configuration".to_owned()
+            "files that .gitignore excludes are served only with \"ignored\": true in the gateway's configuration"
+                .to_owned()
         }
-        LookupError::Outside => format!("{what} is a link that leads outside of the root, which is not followed"),
-        LookupError::Failed(error) => format!("{what} cannot be reached: {error}"),
+        LookupError::Outside => format!("{subject} is a link to a place outside of the root, and is not followed"),
+        LookupError::Failed(error) => format!("{subject} cannot be reached: {error}"),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::rule::FileGlob;
 use crate::tools;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 
-pub(crate) const USUAL_LIMIT: usize = 500;
+pub(crate) const DEFAULT_LIMIT: usize = 500;
 pub(crate) const MAX_ENTRIES: usize = 5000;
 
 #[derive(Deserialize)]
@@ -47,21 +47,21 @@ struct FileEntry {
 }
 
 pub(crate) fn call(tree: &FileTree, arguments: &ListArguments, stop: &StopFlag) -> Result<ToolResult, String> {
-    let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
+    let start = tools::find_entry(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
     let after = arguments.cursor.as_deref().map(read_cursor).transpose()?;
-    let limit = limit(arguments.limit, USUAL_LIMIT, MAX_ENTRIES)?;
+    let limit = limit(arguments.limit, DEFAULT_LIMIT, MAX_ENTRIES)?;
     let mut entries = Vec::new();
     let mut last: Option<RelativePath> = None;
     let mut more = false;
-    let complete = tree.walk(&spot, stop, |item| {
-        let place =
+    let complete = tree.walk(&start, stop, |item| {
+        let position =
             after.as_ref().map_or(CursorPosition::After, |after| CursorPosition::of(item.path.as_path(), after));
-        let wanted = match &glob {
+        let is_match = match &glob {
             Some(glob) => item.kind == FileKind::File && glob.matches(item.path.as_path()),
             None => true,
         };
-        if wanted && place == CursorPosition::After {
+        if is_match && position == CursorPosition::After {
             if entries.len() == limit {
                 more = true;
                 return WalkStep::End;
@@ -71,7 +71,7 @@ pub(crate) fn call(tree: &FileTree, arguments: &ListArguments, stop: &StopFlag) 
                 last = Some(item.path.clone());
             }
         }
-        if glob.is_some() && place != CursorPosition::Before { WalkStep::Into } else { WalkStep::Past }
+        if glob.is_some() && position != CursorPosition::Before { WalkStep::Into } else { WalkStep::Past }
     });
     let next_cursor = last.filter(|_| more).map(|last| cursor(&last));
     let listed = ListOutput { entries, complete, next_cursor };
@@ -123,10 +123,10 @@ fn text(listed: &ListOutput) -> String {
         lines.push("no files".to_owned());
     }
     if !listed.complete {
-        lines.push("some directories could not be read, or hold more than is walked".to_owned());
+        lines.push("some directories could not be read, or contain too many entries".to_owned());
     }
     if let Some(cursor) = &listed.next_cursor {
-        lines.push(format!("there are more; go on with cursor {cursor:?}"));
+        lines.push(format!("there are more; continue with cursor {cursor:?}"));
     }
     lines.join("\n")
 }
@@ -139,14 +139,14 @@ fn cursor(last: &RelativePath) -> String {
 
 fn read_cursor(cursor: &str) -> Result<PathBuf, String> {
     let path = path::decode(cursor).map(|path| PathBuf::from(OsString::from_vec(path)));
-    path.ok_or_else(|| format!("cursor {cursor:?} is none of ours; begin again without one"))
+    path.ok_or_else(|| format!("cursor {cursor:?} is invalid; begin again without one"))
 }
 
 /// Returns the number of entries for an answer. Returns an error if the requested number is out of range.
-pub(crate) fn limit(asked: Option<usize>, usual: usize, most: usize) -> Result<usize, String> {
-    match asked {
+pub(crate) fn limit(requested: Option<usize>, usual: usize, max: usize) -> Result<usize, String> {
+    match requested {
         None => Ok(usual),
-        Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-        Some(limit) => Err(format!("limit {limit} is not from 1 to {most}")),
+        Some(limit) if (1..=max).contains(&limit) => Ok(limit),
+        Some(limit) => Err(format!("limit must be from 1 to {max}, not {limit}")),
     }
 }

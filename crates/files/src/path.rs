@@ -25,13 +25,13 @@ pub(crate) enum PathError {
     Empty,
     #[error("a path must not be longer than {MAX_PATH} bytes")]
     TooLong,
-    #[error("a path must not hold a NUL character")]
+    #[error("a path must not contain a NUL character")]
     Nul,
     #[error("{0} is outside of the root; only paths below it are served")]
     Outside(String),
-    #[error("{uri} is no file URI: {reason}")]
+    #[error("{uri} is not a file URI: {reason}")]
     Uri { uri: String, reason: &'static str },
-    #[error("{uri} is another spelling of {canonical}; write it so")]
+    #[error("{uri} is not in canonical form; write {canonical}")]
     Spelling { uri: String, canonical: String },
 }
 
@@ -71,16 +71,16 @@ pub(crate) struct RootPath {
     /// The path with links resolved.
     path: PathBuf,
     /// The configured path, which agents may know.
-    asked: PathBuf,
+    configured: PathBuf,
     /// The URI of the root: `file://` and the path, without a trailing slash.
     uri: String,
 }
 
 impl RootPath {
-    pub(crate) fn new(path: PathBuf, asked: PathBuf) -> RootPath {
+    pub(crate) fn new(path: PathBuf, configured: PathBuf) -> RootPath {
         let encoded = encode(path.as_os_str().as_bytes());
         let uri = format!("file://{}", encoded.trim_end_matches('/'));
-        RootPath { path, asked, uri }
+        RootPath { path, configured, uri }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -130,32 +130,32 @@ impl RootPath {
 
     /// Parses a file URI in any spelling. Decodes it once.
     fn uri_of(&self, uri: &str) -> Result<RelativePath, PathError> {
-        let wrong = |reason| PathError::Uri { uri: uri.to_owned(), reason };
-        let rest = strip_scheme(uri).ok_or_else(|| wrong("it does not begin with file:"))?;
+        let invalid = |reason| PathError::Uri { uri: uri.to_owned(), reason };
+        let rest = strip_scheme(uri).ok_or_else(|| invalid("the scheme must be file:"))?;
         let path = match rest.strip_prefix("//") {
             Some(hierarchy) => {
                 let (host, path) = hierarchy.split_at(hierarchy.find('/').unwrap_or(hierarchy.len()));
                 if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
-                    return Err(wrong("files of other hosts are not served"));
+                    return Err(invalid("files of other hosts are not served"));
                 }
                 path
             }
             None => rest,
         };
         if !path.starts_with('/') {
-            return Err(wrong("its path must be absolute"));
+            return Err(invalid("the path must be absolute"));
         }
         if path.contains(['?', '#']) {
-            return Err(wrong("it must not have a query or a fragment; in a name write %3F and %23"));
+            return Err(invalid("a query or a fragment is not allowed; in a name, write %3F and %23"));
         }
         let mut absolute = PathBuf::from("/");
         for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-            let name = decode(segment).ok_or_else(|| wrong("a % must be followed by two hex digits"))?;
+            let name = decode(segment).ok_or_else(|| invalid("a % must be followed by two hex digits"))?;
             if matches!(&name[..], b"." | b"..") {
-                return Err(wrong("it must not hold the segments . and .."));
+                return Err(invalid("the segments . and .. are not allowed"));
             }
             if name.contains(&b'/') {
-                return Err(wrong("no name holds a slash, and %2F is one"));
+                return Err(invalid("a name cannot contain a slash, not even as %2F"));
             }
             absolute.push(OsStr::from_bytes(&name));
         }
@@ -164,7 +164,7 @@ impl RootPath {
     }
 
     fn strip(&self, absolute: &Path) -> Option<RelativePath> {
-        let below = absolute.strip_prefix(&self.path).or_else(|_| absolute.strip_prefix(&self.asked));
+        let below = absolute.strip_prefix(&self.path).or_else(|_| absolute.strip_prefix(&self.configured));
         below.ok().map(|below| RelativePath(below.to_owned()))
     }
 }

@@ -27,21 +27,23 @@ pub(crate) struct ReadArguments {
 }
 
 pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) -> Result<ToolResult, String> {
-    let asked = &arguments.path;
+    let requested = &arguments.path;
     let lines = arguments.start_line.or(arguments.end_line).is_some();
     let bytes = arguments.offset.or(arguments.length).is_some();
     if lines && bytes {
-        return Err("lines and bytes cannot be asked for together; leave out one of the two".to_owned());
+        return Err("lines and bytes cannot be requested together; use one of the two".to_owned());
     }
-    let spot = tools::spot(tree, asked, stop)?;
-    match spot.facts.kind {
+    let entry = tools::find_entry(tree, requested, stop)?;
+    match entry.facts.kind {
         FileKind::File => {}
-        FileKind::Directory => return Err(format!("{asked} is a directory; the tool list shows what is in it")),
-        FileKind::Link | FileKind::Other => return Err(format!("{asked} is no regular file and cannot be read")),
+        FileKind::Directory => return Err(format!("{requested} is a directory; the tool list shows its entries")),
+        FileKind::Link | FileKind::Other => {
+            return Err(format!("{requested} is not a regular file and cannot be read"));
+        }
     }
-    let file = spot.open().map_err(|error| unreadable(asked, &error))?;
+    let file = entry.open().map_err(|error| unreadable(requested, &error))?;
     if bytes {
-        return read_bytes(tree, &spot, arguments, file);
+        return read_bytes(tree, &entry, arguments, file);
     }
     let (first, last) = (arguments.start_line.unwrap_or(1), arguments.end_line.unwrap_or(u64::MAX));
     if first == 0 || last < first {
@@ -50,11 +52,11 @@ pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) 
         ));
     }
     let part = FileExcerpt::read(BufReader::with_capacity(CHUNK, file), first, last, stop);
-    show_lines(&spot, asked, first, part.map_err(|error| unreadable(asked, &error))?)
+    show_lines(&entry, requested, first, part.map_err(|error| unreadable(requested, &error))?)
 }
 
-fn unreadable(asked: &str, error: &io::Error) -> String {
-    format!("{asked} cannot be read: {error}")
+fn unreadable(requested: &str, error: &io::Error) -> String {
+    format!("{requested} cannot be read: {error}")
 }
 
 /// Some lines of a file.
@@ -122,26 +124,26 @@ impl FileExcerpt {
     }
 }
 
-fn show_lines(spot: &TreeEntry, asked: &str, first: u64, part: FileExcerpt) -> Result<ToolResult, String> {
-    let size = spot.facts.size;
+fn show_lines(entry: &TreeEntry, requested: &str, first: u64, part: FileExcerpt) -> Result<ToolResult, String> {
+    let size = entry.facts.size;
     if part.lines < first && first > 1 {
-        return Err(format!("{asked} has only {} lines; startLine {first} is behind its end", part.lines));
+        return Err(format!("{requested} has only {} lines; startLine {first} is after its end", part.lines));
     }
     let FileExcerpt { bytes, offset, lines, end } = part;
     let next = offset + bytes.len() as u64;
     let Ok(text) = content::text(bytes) else {
-        let mime = content::binary_mime(&spot.path);
-        let words = format!("{asked} is binary: {size} bytes, {mime}; offset and length give its bytes");
-        return Ok(ToolResult::text(words));
+        let mime = content::binary_mime(&entry.path);
+        let text = format!("{requested} is binary: {size} bytes, {mime}; read its bytes with offset and length");
+        return Ok(ToolResult::text(text));
     };
     let note = match end {
-        ExcerptEnd::Whole if text.is_empty() => Some(format!("{asked} is empty")),
+        ExcerptEnd::Whole if text.is_empty() => Some(format!("{requested} is empty")),
         ExcerptEnd::Whole => None,
         ExcerptEnd::Before(line) => {
-            Some(format!("cut before line {line} ({next} of {size} bytes); go on with startLine {line}"))
+            Some(format!("cut before line {line} ({next} of {size} bytes); continue with startLine {line}"))
         }
         ExcerptEnd::Inside => {
-            Some(format!("cut inside of line {lines} ({next} of {size} bytes); go on with offset {next}"))
+            Some(format!("cut inside of line {lines} ({next} of {size} bytes); continue with offset {next}"))
         }
     };
     Ok(with_note(ResultBlock::Text { text }, note))
@@ -155,14 +157,14 @@ fn with_note(block: ResultBlock, note: Option<String>) -> ToolResult {
 
 fn read_bytes(
     tree: &FileTree,
-    spot: &TreeEntry,
+    entry: &TreeEntry,
     arguments: &ReadArguments,
     mut file: File,
 ) -> Result<ToolResult, String> {
-    let asked = &arguments.path;
-    let (size, offset) = (spot.facts.size, arguments.offset.unwrap_or_default());
+    let requested = &arguments.path;
+    let (size, offset) = (entry.facts.size, arguments.offset.unwrap_or_default());
     if offset > 0 && offset >= size {
-        return Err(format!("{asked} has only {size} bytes; offset {offset} is behind its end"));
+        return Err(format!("{requested} has only {size} bytes; offset {offset} is after its end"));
     }
     if arguments.length == Some(0) {
         return Err("length must be at least 1".to_owned());
@@ -170,21 +172,21 @@ fn read_bytes(
     let length = arguments.length.unwrap_or(MAX_BYTES as u64).min(MAX_BYTES as u64);
     let mut bytes = Vec::new();
     let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.take(length).read_to_end(&mut bytes));
-    read.map_err(|error| unreadable(asked, &error))?;
+    read.map_err(|error| unreadable(requested, &error))?;
     // The range may begin or end inside a character.
     let range = inside(&bytes);
-    let told = |start: usize, end: usize| {
+    let range_note = |start: usize, end: usize| {
         let (start, end) = (offset + start as u64, offset + end as u64);
-        let more = if end < size { format!("; go on with offset {end}") } else { String::new() };
+        let more = if end < size { format!("; continue with offset {end}") } else { String::new() };
         (start > 0 || end < size).then(|| format!("bytes {start} to {end} of {size}{more}"))
     };
     match content::text(bytes[range.clone()].to_vec()) {
         Ok(text) if !text.is_empty() || bytes.is_empty() => {
-            Ok(with_note(ResultBlock::Text { text }, told(range.start, range.end)))
+            Ok(with_note(ResultBlock::Text { text }, range_note(range.start, range.end)))
         }
         _ => {
-            let contents = Contents::blob(tree.root.uri(&spot.path), &spot.path, &bytes);
-            Ok(with_note(ResultBlock::Resource { resource: contents }, told(0, bytes.len())))
+            let contents = Contents::blob(tree.root.uri(&entry.path), &entry.path, &bytes);
+            Ok(with_note(ResultBlock::Resource { resource: contents }, range_note(0, bytes.len())))
         }
     }
 }
@@ -194,8 +196,8 @@ fn inside(bytes: &[u8]) -> std::ops::Range<usize> {
     const MAX_CHARACTER_BYTES: usize = 4;
     let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
     let start = bytes.iter().take(MAX_CHARACTER_BYTES - 1).take_while(continues).count();
-    let behind = bytes.iter().rev().take(MAX_CHARACTER_BYTES - 1).take_while(continues).count();
-    let lead = bytes.len().saturating_sub(behind + 1);
+    let trailing = bytes.iter().rev().take(MAX_CHARACTER_BYTES - 1).take_while(continues).count();
+    let lead = bytes.len().saturating_sub(trailing + 1);
     let whole = std::str::from_utf8(&bytes[lead..]).is_ok();
     start..if whole { bytes.len() } else { lead.max(start) }
 }

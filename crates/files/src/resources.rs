@@ -40,9 +40,9 @@ struct Annotations {
 }
 
 /// Handles `resources/list`.
-pub(crate) fn list(tree: &FileTree, most: usize, stop: &StopFlag) -> Result<(String, ListSummary), RequestFailure> {
+pub(crate) fn list(tree: &FileTree, max: usize, stop: &StopFlag) -> Result<(String, ListSummary), RequestFailure> {
     let mut resources = Vec::new();
-    let listing = each(tree, most, stop, |item| {
+    let listing = each(tree, max, stop, |item| {
         // Omit files that vanished meanwhile.
         if item.kind == FileKind::File
             && let Ok(facts) = item.facts()
@@ -56,7 +56,7 @@ pub(crate) fn list(tree: &FileTree, most: usize, stop: &StopFlag) -> Result<(Str
             });
         }
     });
-    let listing = listing.map_err(|missing| RequestFailure::Unreadable(explain("the root", &missing)))?;
+    let listing = listing.map_err(|error| RequestFailure::Unreadable(explain("the root", &error)))?;
     Ok((to_json(&ResourceList { resources }), listing))
 }
 
@@ -69,10 +69,10 @@ pub(crate) struct ListSummary {
     pub is_cut: bool,
 }
 
-/// Visits the listed files, at most `most`, and the directories that contain them.
+/// Visits the listed files, at most `max`, and the directories that contain them.
 pub(crate) fn each(
     tree: &FileTree,
-    most: usize,
+    max: usize,
     stop: &StopFlag,
     mut visit: impl FnMut(&WalkEntry<'_>),
 ) -> Result<ListSummary, LookupError> {
@@ -81,7 +81,7 @@ pub(crate) fn each(
     let mut fingerprint = DefaultHasher::new();
     tree.walk(&root, stop, |item| {
         if item.kind == FileKind::File {
-            if count == most {
+            if count == max {
                 is_cut = true;
                 return WalkStep::End;
             }
@@ -95,9 +95,9 @@ pub(crate) fn each(
 }
 
 /// Handles `resources/templates/list`.
-pub(crate) fn templates(tree: &FileTree, most: usize) -> String {
+pub(crate) fn templates(tree: &FileTree, max: usize) -> String {
     let description = format!(
-        "Any file below {}, by its path relative to it. At most {most} of them are listed as resources.",
+        "Any file below {}, by its path relative to it. At most {max} of them are listed as resources.",
         tree.root.path().display()
     );
     format!(
@@ -109,13 +109,13 @@ pub(crate) fn templates(tree: &FileTree, most: usize) -> String {
 
 /// Handles `resources/read`.
 pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, RequestFailure> {
-    let NamedFile { uri, path, spot } = named(tree, request)?;
-    let bytes = spot.open().and_then(content::whole);
+    let NamedFile { uri, path, entry } = named(tree, request)?;
+    let bytes = entry.open().and_then(content::whole);
     let bytes = bytes.map_err(|error| unreadable(&uri, &error))?;
     let bytes = bytes.ok_or_else(|| {
-        let size = spot.facts.size;
+        let size = entry.facts.size;
         invalid(format!(
-            "{uri} has {size} bytes, and at most {MAX_FILE} are given at once; the tool read gives parts of it by \
+            "{uri} has {size} bytes, and at most {MAX_FILE} are returned at once; the tool read returns parts of it by \
              startLine and endLine, or by offset and length"
         ))
     })?;
@@ -128,27 +128,27 @@ pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, Request
 pub(crate) struct NamedFile<'a> {
     pub uri: Cow<'a, str>,
     pub path: RelativePath,
-    pub spot: TreeEntry,
+    pub entry: TreeEntry,
 }
 
 /// Returns the file with the URI in the parameters. Returns an error if it does not exist or is not a regular file.
 pub(crate) fn named<'a>(tree: &FileTree, request: &'a Request) -> Result<NamedFile<'a>, RequestFailure> {
     let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(RequestFailure::Error)?;
-    let missing = |hint: String| RequestFailure::NotFound { uri: uri.to_string(), hint };
+    let not_found = |hint: String| RequestFailure::NotFound { uri: uri.to_string(), hint };
     let path = match tree.root.canonical_uri_of(&uri) {
         Ok(path) => path,
-        Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
+        Err(PathError::Outside(_)) => return Err(not_found("the file is outside of the root".to_owned())),
         Err(error) => return Err(invalid(error.to_string())),
     };
-    let spot = tree.find(&path).map_err(|reason| match reason {
-        LookupError::NotFound => missing(String::new()),
+    let entry = tree.find(&path).map_err(|reason| match reason {
+        LookupError::NotFound => not_found(String::new()),
         LookupError::Failed(error) => unreadable(&uri, &error),
-        other => missing(explain("it", &other)),
+        other => not_found(explain("the file", &other)),
     })?;
-    match spot.facts.kind {
-        FileKind::File => Ok(NamedFile { uri, path, spot }),
-        FileKind::Directory => Err(missing("it is a directory, whose files the tool list shows".to_owned())),
-        FileKind::Link | FileKind::Other => Err(missing("it is no regular file".to_owned())),
+    match entry.facts.kind {
+        FileKind::File => Ok(NamedFile { uri, path, entry }),
+        FileKind::Directory => Err(not_found("the path is a directory; the tool list shows its files".to_owned())),
+        FileKind::Link | FileKind::Other => Err(not_found("the path is not a regular file".to_owned())),
     }
 }
 
@@ -164,17 +164,17 @@ fn unreadable(uri: &str, error: &io::Error) -> RequestFailure {
 pub(crate) fn complete(tree: &FileTree, request: &Request, stop: &StopFlag) -> Result<String, RequestFailure> {
     let text = request.raw.as_str();
     let member = |of, key| json::member(text, of?, key);
-    let word = |at| at_string(text, at);
+    let string = |at| at_string(text, at);
     let argument = member(request.params.whole, "argument");
-    let reference = word(member(request.params.reference, "uri")).unwrap_or_default();
+    let reference = string(member(request.params.reference, "uri")).unwrap_or_default();
     if reference != tree.root.template() {
         return Err(invalid(format!("ref.uri {} is not the template of these files", quote(&reference))));
     }
-    let name = word(member(argument, "name")).unwrap_or_default();
+    let name = string(member(argument, "name")).unwrap_or_default();
     if name != "path" {
         return Err(invalid(format!("{} has no variable {}, only path", tree.root.template(), quote(&name))));
     }
-    let value = word(member(argument, "value")).unwrap_or_default();
+    let value = string(member(argument, "value")).unwrap_or_default();
     let (values, total) = names(tree, &value, stop);
     let values: Vec<_> = values.iter().map(|value| quote(value)).collect();
     let more = total > values.len();
@@ -190,10 +190,10 @@ fn names(tree: &FileTree, value: &str, stop: &StopFlag) -> (Vec<String>, usize) 
     let (before, begin) = value.split_at(value.rfind('/').map_or(0, |slash| slash + 1));
     let directory = if before.is_empty() { Some(".".to_owned()) } else { decoded(before) };
     let path = directory.and_then(|directory| tree.root.path_of(&directory).ok());
-    let spot = path.and_then(|path| tree.find(&path).ok()).filter(|spot| spot.facts.kind == FileKind::Directory);
+    let entry = path.and_then(|path| tree.find(&path).ok()).filter(|entry| entry.facts.kind == FileKind::Directory);
     let (mut values, mut total) = (Vec::new(), 0);
-    let Some(spot) = spot else { return (values, total) };
-    tree.walk(&spot, stop, |item| {
+    let Some(entry) = entry else { return (values, total) };
+    tree.walk(&entry, stop, |item| {
         let name = path::template_value(item.name());
         if name.starts_with(begin) {
             total += 1;

@@ -62,11 +62,11 @@ impl Rule {
     }
 
     /// Checks the names of a path alone, without rule files.
-    pub(crate) fn judge_names(&self, path: &Path) -> Result<(), Exclusion> {
-        path.iter().try_for_each(|name| self.judge_name(name))
+    pub(crate) fn check_names(&self, path: &Path) -> Result<(), Exclusion> {
+        path.iter().try_for_each(|name| self.check_name(name))
     }
 
-    fn judge_name(&self, name: &OsStr) -> Result<(), Exclusion> {
+    fn check_name(&self, name: &OsStr) -> Result<(), Exclusion> {
         if name.eq_ignore_ascii_case(".git") {
             return Err(Exclusion::Git);
         }
@@ -74,9 +74,9 @@ impl Rule {
     }
 
     /// Checks a path in a directory that is served. `layers` are the rules of that directory.
-    pub(crate) fn judge(&self, layers: &RuleLayers, path: &Path, is_directory: bool) -> Result<(), Exclusion> {
+    pub(crate) fn check_path(&self, layers: &RuleLayers, path: &Path, is_directory: bool) -> Result<(), Exclusion> {
         if let Some(name) = path.file_name() {
-            self.judge_name(name)?;
+            self.check_name(name)?;
         }
         let absolute = self.root.join(path);
         for layer in layers.0.iter().rev() {
@@ -238,8 +238,8 @@ mod tests {
             (".gitignore", Err(Exclusion::Hidden), Ok(())),
             ("", Ok(()), Ok(())),
         ] {
-            assert_eq!(strict.judge_names(Path::new(path)), by_default, "{path}");
-            assert_eq!(open.judge_names(Path::new(path)), when_hidden, "{path}");
+            assert_eq!(strict.check_names(Path::new(path)), by_default, "{path}");
+            assert_eq!(open.check_names(Path::new(path)), when_hidden, "{path}");
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             ("sub/a.rs", false, true),
             ("subway/a.txt", false, true),
         ] {
-            assert_eq!(rule.judge(&layers, Path::new(path), is_directory).is_ok(), served, "{path}");
+            assert_eq!(rule.check_path(&layers, Path::new(path), is_directory).is_ok(), served, "{path}");
         }
     }
 

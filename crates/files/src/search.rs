@@ -8,7 +8,7 @@ use crate::rule::FileGlob;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 use crate::{list, tools};
 
-pub(crate) const USUAL_LIMIT: usize = 100;
+pub(crate) const DEFAULT_LIMIT: usize = 100;
 pub(crate) const MAX_MATCHES: usize = 1000;
 /// The number of characters to which a longer line is cut, around the match.
 const MAX_LINE: usize = 300;
@@ -67,23 +67,23 @@ struct SkippedFiles {
 
 pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag) -> Result<ToolResult, String> {
     if arguments.query.is_empty() || arguments.query.contains(['\n', '\r']) {
-        return Err("query must be a text within one line".to_owned());
+        return Err("query must be one line of text, and not empty".to_owned());
     }
-    let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
+    let start = tools::find_entry(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
-    let limit = list::limit(arguments.limit, USUAL_LIMIT, MAX_MATCHES)?;
+    let limit = list::limit(arguments.limit, DEFAULT_LIMIT, MAX_MATCHES)?;
     let needle = Needle::new(&arguments.query, arguments.ignore_case);
     let mut found = SearchOutput { matches: Vec::new(), searched: 0, skipped: SkippedFiles::default(), complete: true };
-    let whole = tree.walk(&spot, stop, |item| {
-        let wanted = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
-        if item.kind == FileKind::File && wanted {
+    let whole = tree.walk(&start, stop, |item| {
+        let is_match = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
+        if item.kind == FileKind::File && is_match {
             let path = tree.root.named(item.path);
             // Compare the relative path. The URI would also contain the path of the root.
             if arguments.place != SearchScope::Text && needle.find(&item.path.shown()).is_some() {
                 found.matches.push(SearchMatch { path: path.clone(), line: None, text: None });
             }
             if arguments.place != SearchScope::Names {
-                found.look_into(item, &path, &needle, limit);
+                found.search_file(item, &path, &needle, limit);
             }
         }
         if found.matches.len() > limit { WalkStep::End } else { WalkStep::Into }
@@ -95,7 +95,7 @@ pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag
 
 impl SearchOutput {
     /// Adds the matching lines of a file, up to one more than `limit` matches in total.
-    fn look_into(&mut self, item: &WalkEntry<'_>, path: &str, needle: &Needle, limit: usize) {
+    fn search_file(&mut self, item: &WalkEntry<'_>, path: &str, needle: &Needle, limit: usize) {
         let bytes = match item.open().and_then(content::whole) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return self.skipped.large += 1,
@@ -154,8 +154,8 @@ impl Needle {
         }
     }
 
-    /// Returns the first `most` matching lines with their numbers.
-    fn lines(&self, text: &str, most: usize) -> Vec<(usize, String)> {
+    /// Returns the first `max` matching lines with their numbers.
+    fn lines(&self, text: &str, max: usize) -> Vec<(usize, String)> {
         // Lower case neither adds nor removes line breaks, so the line numbers are the same.
         let folded = self.ignore_case.then(|| text.to_lowercase());
         let haystack = folded.as_deref().unwrap_or(text).as_bytes();
@@ -163,7 +163,7 @@ impl Needle {
         let mut found: Vec<(usize, String)> = Vec::new();
         let (mut counted, mut breaks, mut taken) = (0, 0, 0);
         for at in self.finder.find_iter(haystack) {
-            if found.len() == most {
+            if found.len() == max {
                 break;
             }
             breaks += memchr::memchr_iter(b'\n', &haystack[counted..at]).count();

@@ -45,23 +45,23 @@ fn arguments<T: DeserializeOwned>(request: &Request) -> Result<T, String> {
 }
 
 /// Returns the file or directory at a path that an agent gave. The error suggests a similar path if there is one.
-pub(crate) fn spot(tree: &FileTree, asked: &str, stop: &StopFlag) -> Result<TreeEntry, String> {
-    let path = tree.root.path_of(asked).map_err(|error| error.to_string())?;
+pub(crate) fn find_entry(tree: &FileTree, requested: &str, stop: &StopFlag) -> Result<TreeEntry, String> {
+    let path = tree.root.path_of(requested).map_err(|error| error.to_string())?;
     tree.find(&path).map_err(|missing| match missing {
         LookupError::NotFound => match nearest(tree, &path, stop) {
-            Some(known) => format!("there is no {asked}; did you mean {known}?"),
-            None => format!("there is no {asked}; the tools list and search show what there is"),
+            Some(known) => format!("there is no {requested}; did you mean {known}?"),
+            None => format!("there is no {requested}; the tools list and search find files"),
         },
-        LookupError::Excluded(_) => format!("there is no {asked}; {}", explain(asked, &missing)),
-        LookupError::Outside | LookupError::Failed(_) => explain(asked, &missing),
+        LookupError::Excluded(_) => format!("there is no {requested}; {}", explain(requested, &missing)),
+        LookupError::Outside | LookupError::Failed(_) => explain(requested, &missing),
     })
 }
 
 /// Returns the path that is most similar to `path`: one with the same name elsewhere, or one with a similar spelling.
 fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<String> {
     let root = tree.find(&RelativePath::default()).ok()?;
-    let (asked, name) = (path.shown(), path.as_path().file_name()?);
-    if asked.len() > MAX_COMPARED_LENGTH {
+    let (requested, name) = (path.shown(), path.as_path().file_name()?);
+    if requested.len() > MAX_COMPARED_LENGTH {
         return None;
     }
     let mut best: Option<(f64, String)> = None;
@@ -69,9 +69,9 @@ fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<Stri
     tree.walk(&root, stop, |item| {
         let shown = item.path.shown();
         let same_name = if item.name() == name { 1.0 } else { 0.0 };
-        let likeness = same_name + likeness(&asked, &shown);
-        if likeness >= MIN_SIMILARITY && best.as_ref().is_none_or(|(before, _)| likeness > *before) {
-            best = Some((likeness, shown));
+        let similarity = same_name + similarity(&requested, &shown);
+        if similarity >= MIN_SIMILARITY && best.as_ref().is_none_or(|(before, _)| similarity > *before) {
+            best = Some((similarity, shown));
         }
         compared += 1;
         if compared == MAX_COMPARED_PATHS { WalkStep::End } else { WalkStep::Into }
@@ -80,7 +80,7 @@ fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<Stri
 }
 
 /// Returns the similarity of two texts from 0 to 1: the share of characters that need no change.
-fn likeness(one: &str, other: &str) -> f64 {
+fn similarity(one: &str, other: &str) -> f64 {
     let longer = one.len().max(other.len()) as f64;
     // The difference in length is a lower bound of the changes, which rules out most pairs without the full comparison.
     let at_most = one.len().min(other.len()) as f64 / longer;
@@ -97,8 +97,8 @@ mod tests {
         let limit = |tool: usize, member: &str| {
             tools["tools"][tool]["inputSchema"]["properties"]["limit"][member].as_u64().expect("a number") as usize
         };
-        assert_eq!((limit(0, "default"), limit(0, "maximum")), (list::USUAL_LIMIT, list::MAX_ENTRIES));
-        assert_eq!((limit(2, "default"), limit(2, "maximum")), (search::USUAL_LIMIT, search::MAX_MATCHES));
+        assert_eq!((limit(0, "default"), limit(0, "maximum")), (list::DEFAULT_LIMIT, list::MAX_ENTRIES));
+        assert_eq!((limit(2, "default"), limit(2, "maximum")), (search::DEFAULT_LIMIT, search::MAX_MATCHES));
         let bytes = format!("At most {} bytes at once", read::MAX_BYTES);
         assert!(tools["tools"][1]["description"].as_str().expect("a text").contains(&bytes));
     }

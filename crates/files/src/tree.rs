@@ -76,7 +76,7 @@ pub(crate) struct TreeEntry {
 
 /// The end of a descent.
 enum Descent {
-    There(Box<TreeEntry>),
+    Found(Box<TreeEntry>),
     Link,
 }
 
@@ -127,17 +127,17 @@ impl From<rustix::io::Errno> for LookupError {
 impl FileTree {
     /// Opens the root. `hidden` and `ignored` are the settings of the configuration.
     pub(crate) fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<FileTree> {
-        let asked = std::path::absolute(root)?;
+        let configured = std::path::absolute(root)?;
         let path = root.canonicalize()?;
         let directory = Dir::open_ambient_dir(&path, ambient_authority())?;
         let rule = Rule::new(path.clone(), hidden, ignored);
-        Ok(FileTree { directory, root: RootPath::new(path, asked), rule })
+        Ok(FileTree { directory, root: RootPath::new(path, configured), rule })
     }
 
     /// Returns the file or directory at a path of a client. Follows links within the root.
     pub(crate) fn find(&self, path: &RelativePath) -> Result<TreeEntry, LookupError> {
-        if let Descent::There(spot) = self.descend(path)? {
-            return Ok(*spot);
+        if let Descent::Found(entry) = self.descend(path)? {
+            return Ok(*entry);
         }
         let target = self.directory.canonicalize(path.as_path()).map_err(|error| {
             // The error of cap-std for a path that leads outside has no errno.
@@ -146,7 +146,7 @@ impl FileTree {
         })?;
         let target = RelativePath::from_plain(&target).ok_or(LookupError::Outside)?;
         match self.descend(&target)? {
-            Descent::There(spot) => Ok(*spot),
+            Descent::Found(entry) => Ok(*entry),
             // A link was created at this path meanwhile.
             Descent::Link => Err(LookupError::NotFound),
         }
@@ -154,33 +154,33 @@ impl FileTree {
 
     /// Opens one directory after another until the end of the path or the first link.
     fn descend(&self, path: &RelativePath) -> Result<Descent, LookupError> {
-        self.rule.judge_names(path.as_path()).map_err(LookupError::Excluded)?;
-        let mut spot = self.root_spot()?;
+        self.rule.check_names(path.as_path()).map_err(LookupError::Excluded)?;
+        let mut entry = self.root_entry()?;
         for name in path.as_path() {
-            let parent = open_directory(&spot.parent, &spot.name)?;
-            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path()).map_err(LookupError::Failed)?;
-            let path = spot.path.join(name);
-            let judge = |is_directory| {
-                self.rule.judge(&spot.layers, path.as_path(), is_directory).map_err(LookupError::Excluded)
+            let parent = open_directory(&entry.parent, &entry.name)?;
+            self.rule.enter(&mut entry.layers, &parent, entry.path.as_path()).map_err(LookupError::Failed)?;
+            let path = entry.path.join(name);
+            let check_path = |is_directory| {
+                self.rule.check_path(&entry.layers, path.as_path(), is_directory).map_err(LookupError::Excluded)
             };
             let facts = match facts(&parent, name) {
                 Ok(facts) => facts,
                 Err(error) => {
                     // A missing name gets the answer of an existing one, so that a client cannot probe excluded names.
-                    judge(true).and_then(|()| judge(false))?;
+                    check_path(true).and_then(|()| check_path(false))?;
                     return Err(error.into());
                 }
             };
-            judge(facts.kind == FileKind::Directory)?;
+            check_path(facts.kind == FileKind::Directory)?;
             if facts.kind == FileKind::Link {
                 return Ok(Descent::Link);
             }
-            spot = TreeEntry { parent, name: name.to_owned(), path, facts, layers: spot.layers };
+            entry = TreeEntry { parent, name: name.to_owned(), path, facts, layers: entry.layers };
         }
-        Ok(Descent::There(Box::new(spot)))
+        Ok(Descent::Found(Box::new(entry)))
     }
 
-    fn root_spot(&self) -> Result<TreeEntry, LookupError> {
+    fn root_entry(&self) -> Result<TreeEntry, LookupError> {
         let name = OsString::from(".");
         let facts = facts(&self.directory, &name)?;
         let parent = self.directory.try_clone()?;
@@ -188,25 +188,30 @@ impl FileTree {
         Ok(TreeEntry { parent, name, path: RelativePath::default(), facts, layers })
     }
 
-    /// Visits everything below `spot` in path order, or `spot` itself if it is a file. Returns `false` if something was
+    /// Visits everything below `entry` in path order, or `entry` itself if it is a file. Returns `false` if something was
     /// omitted: an unreadable directory, or names beyond the limits.
     pub(crate) fn walk(
         &self,
-        spot: &TreeEntry,
+        entry: &TreeEntry,
         stop: &StopFlag,
         mut visit: impl FnMut(&WalkEntry<'_>) -> WalkStep,
     ) -> bool {
-        match spot.facts.kind {
+        match entry.facts.kind {
             FileKind::Directory => {}
             FileKind::File => {
-                visit(&WalkEntry { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: FileKind::File });
+                visit(&WalkEntry {
+                    directory: &entry.parent,
+                    name: &entry.name,
+                    path: &entry.path,
+                    kind: FileKind::File,
+                });
                 return true;
             }
             FileKind::Link | FileKind::Other => return true,
         }
         let mut walk =
-            TreeWalk { rule: &self.rule, layers: spot.layers.clone(), frames: Vec::new(), names: 0, whole: true };
-        walk.enter(&spot.parent, &spot.name, spot.path.clone());
+            TreeWalk { rule: &self.rule, layers: entry.layers.clone(), frames: Vec::new(), names: 0, whole: true };
+        walk.enter(&entry.parent, &entry.name, entry.path.clone());
         while let Some(frame) = walk.frames.last_mut() {
             let Some((name, kind)) = frame.names.next() else {
                 walk.leave();
@@ -216,7 +221,7 @@ impl FileTree {
                 return false;
             }
             let path = frame.path.join(&name);
-            if self.rule.judge(&walk.layers, path.as_path(), kind == FileKind::Directory).is_err() {
+            if self.rule.check_path(&walk.layers, path.as_path(), kind == FileKind::Directory).is_err() {
                 continue;
             }
             match visit(&WalkEntry { directory: &frame.directory, name: &name, path: &path, kind }) {
@@ -305,9 +310,9 @@ impl TreeWalk<'_> {
             }
             self.names += 1;
             let entry = entry?;
-            let (name, told) = (entry.file_name(), entry.file_type()?);
+            let (name, file_type) = (entry.file_name(), entry.file_type()?);
             // Some file systems do not report the type with the name.
-            let kind = match (told.is_file(), told.is_dir(), told.is_symlink()) {
+            let kind = match (file_type.is_file(), file_type.is_dir(), file_type.is_symlink()) {
                 (true, _, _) => FileKind::File,
                 (_, true, _) => FileKind::Directory,
                 (_, _, true) => FileKind::Link,
@@ -361,7 +366,7 @@ pub(crate) fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
 }
 
 pub(crate) fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 /// Reports whether the error means that there is no regular file with this name, and not that it cannot be read.

@@ -47,7 +47,7 @@ pub(crate) struct WatchTask(JoinHandle<()>);
 
 impl WatchTask {
     pub(crate) fn start(served: Arc<FilesState>) -> WatchTask {
-        let watcher = Watcher { served, system: None, seen: Arc::default(), touched: ChangedPaths::default() };
+        let watcher = Watcher { served, system: None, seen: Arc::default(), changed: ChangedPaths::default() };
         WatchTask(worker::spawn(watcher.run()))
     }
 
@@ -68,27 +68,27 @@ pub(crate) struct WatchState {
     pub subscribed: FileSubscriptions,
     lists: Mutex<ListFingerprints>,
     /// Notified when there is a reason to check the whole tree.
-    bell: Notify,
+    wakeup: Notify,
 }
 
 /// The fingerprints of the list: as the gateway has it, as the last look found it, and as it was last reported. The
 /// last one is reset when the gateway fetches the list.
 #[derive(Default)]
 struct ListFingerprints {
-    given: Option<u64>,
+    fetched: Option<u64>,
     seen: Option<u64>,
-    told: Option<u64>,
+    notified: Option<u64>,
 }
 
 impl WatchState {
     /// Records the list that the gateway received. If the last look found another one, requests a look to find the
     /// current one.
-    pub(crate) fn given(&self, fingerprint: u64) {
+    pub(crate) fn fetched(&self, fingerprint: u64) {
         let mut lists = self.lists.lock();
-        lists.given = Some(fingerprint);
-        lists.told = None;
-        if lists.seen != lists.given {
-            self.bell.notify_one();
+        lists.fetched = Some(fingerprint);
+        lists.notified = None;
+        if lists.seen != lists.fetched {
+            self.wakeup.notify_one();
         }
     }
 
@@ -96,16 +96,16 @@ impl WatchState {
     fn seen(&self, fingerprint: u64) -> bool {
         let mut lists = self.lists.lock();
         lists.seen = Some(fingerprint);
-        let is_other = lists.given.is_some_and(|given| given != fingerprint);
-        let is_news = is_other && lists.told != lists.seen;
-        lists.told = if is_other { lists.seen } else { None };
-        is_news
+        let is_other = lists.fetched.is_some_and(|fetched| fetched != fingerprint);
+        let is_new = is_other && lists.notified != lists.seen;
+        lists.notified = if is_other { lists.seen } else { None };
+        is_new
     }
 
     /// Adds a subscribed file and requests a look, which also watches the file's directory.
     pub(crate) fn subscribe(&self, path: RelativePath, spot: &TreeEntry) {
         if self.subscribed.insert(path, spot) {
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 }
@@ -115,7 +115,7 @@ struct Watcher {
     /// The system's watcher. `None` if the tree is polled.
     system: Option<DirectoryWatch>,
     seen: Arc<TreeSnapshot>,
-    touched: ChangedPaths,
+    changed: ChangedPaths,
 }
 
 impl Watcher {
@@ -124,29 +124,29 @@ impl Watcher {
             Ok(system) => self.system = Some(system),
             Err(error) => self.poll(&error),
         }
-        self.touched.add_all(Instant::now());
-        let mut rested = Instant::now();
+        self.changed.add_all(Instant::now());
+        let mut rest_until = Instant::now();
         loop {
-            self.wait(rested).await;
+            self.wait(rest_until).await;
             let begin = Instant::now();
-            self.look().await;
+            self.scan().await;
             let (took, rest) = (begin.elapsed(), if self.system.is_some() { REST } else { POLL_REST });
-            rested = Instant::now() + took * rest;
+            rest_until = Instant::now() + took * rest;
             if self.system.is_none() {
-                self.touched.add_all(rested.max(Instant::now() + POLL_EVERY));
+                self.changed.add_all(rest_until.max(Instant::now() + POLL_EVERY));
             }
         }
     }
 
     /// Waits until there is something to check and the rest after the last look is over.
-    async fn wait(&mut self, rested: Instant) {
+    async fn wait(&mut self, rest_until: Instant) {
         loop {
-            let due = self.touched.due().map(|due| due.max(rested));
-            let Watcher { served, system, touched, .. } = self;
+            let due = self.changed.due().map(|due| due.max(rest_until));
+            let Watcher { served, system, changed, .. } = self;
             let failed = tokio::select! {
-                failed = hear(system.as_ref(), served, touched) => Some(failed),
-                () = served.watch.bell.notified() => {
-                    touched.add_all(Instant::now());
+                failed = read_hints(system.as_ref(), served, changed) => Some(failed),
+                () = served.watch.wakeup.notified() => {
+                    changed.add_all(Instant::now());
                     None
                 }
                 () = at(due) => return,
@@ -158,42 +158,42 @@ impl Watcher {
     }
 
     /// Runs one look on a blocking thread. Events during the look are kept for the next one.
-    async fn look(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
+    async fn scan(&mut self) {
+        let changed = std::mem::take(&mut self.changed);
         let (served, seen) = (Arc::clone(&self.served), Arc::clone(&self.seen));
         let handle = self.system.as_ref().map(DirectoryWatch::handle);
         // The guard is dropped with this future, which stops the work.
         let guard = Arc::new(());
         let stop = StopFlag::new(&guard);
-        let mut work = tokio::task::spawn_blocking(move || scan::look(&served, &seen, touched, handle.as_ref(), &stop));
-        let looked = loop {
-            let Watcher { served, system, touched, .. } = self;
+        let mut work = tokio::task::spawn_blocking(move || scan::scan(&served, &seen, changed, handle.as_ref(), &stop));
+        let scanned = loop {
+            let Watcher { served, system, changed, .. } = self;
             let failed = tokio::select! {
-                looked = &mut work => break looked,
-                failed = hear(system.as_ref(), served, touched) => failed,
+                scanned = &mut work => break scanned,
+                failed = read_hints(system.as_ref(), served, changed) => failed,
             };
             if let Err(error) = failed {
                 self.poll(&error);
             }
         };
-        match looked {
-            Ok(looked) => self.on_looked(looked),
+        match scanned {
+            Ok(scanned) => self.on_scanned(scanned),
             Err(_) => {
                 self.served.host.emit(&Event::Panic { place: "files" });
-                self.touched.add_all(Instant::now() + POLL_EVERY);
+                self.changed.add_all(Instant::now() + POLL_EVERY);
             }
         }
     }
 
-    fn on_looked(&mut self, looked: ScanResult) {
-        if let Some(seen) = looked.seen {
+    fn on_scanned(&mut self, scanned: ScanResult) {
+        if let Some(seen) = scanned.seen {
             self.seen = Arc::new(seen);
         }
-        match (looked.watched, &mut self.system) {
+        match (scanned.watched, &mut self.system) {
             (Some(Ok(watched)), Some(system)) => {
                 if system.adopt(watched) {
                     // Changes before the directory was watched caused no event, so look again.
-                    self.touched.add_all(Instant::now());
+                    self.changed.add_all(Instant::now());
                 }
             }
             (Some(Err(error)), Some(_)) => self.poll(&error),
@@ -204,30 +204,34 @@ impl Watcher {
     /// Switches to polling and reports the reason.
     fn poll(&mut self, error: &io::Error) {
         self.system = None;
-        self.touched.add_all(Instant::now());
+        self.changed.add_all(Instant::now());
         let host = &self.served.host;
         host.emit(&Event::FilesPolled { server: host.server(), reason: &error.to_string() });
     }
 }
 
 /// Waits for events and records them. Returns an error if the system's watcher failed.
-async fn hear(system: Option<&DirectoryWatch>, served: &FilesState, touched: &mut ChangedPaths) -> io::Result<()> {
+async fn read_hints(
+    system: Option<&DirectoryWatch>,
+    served: &FilesState,
+    changed: &mut ChangedPaths,
+) -> io::Result<()> {
     let Some(system) = system else { return std::future::pending().await };
-    system.read(|hint| note(served, touched, hint)).await
+    system.read(|hint| note(served, changed, hint)).await
 }
 
 /// Records an event if it may concern a served file.
-fn note(served: &FilesState, touched: &mut ChangedPaths, hint: ChangeHint<'_>) {
+fn note(served: &FilesState, changed: &mut ChangedPaths, hint: ChangeHint<'_>) {
     let now = Instant::now();
-    let Some((path, touch)) = hint else { return touched.add_all(now) };
+    let Some((path, change)) = hint else { return changed.add_all(now) };
     let (tree, subscribed) = (&served.tree, &served.watch.subscribed);
     if tree.rule.is_rules(path) {
-        return touched.add_all(now);
+        return changed.add_all(now);
     }
     let Some(path) = path.strip_prefix(tree.root.path()).ok().and_then(RelativePath::from_plain) else { return };
-    let is_wanted = touch.named || subscribed.is_wanted(&path);
-    if is_wanted && tree.rule.judge_names(path.as_path()).is_ok() {
-        touched.add(path, touch, now);
+    let is_wanted = change.named || subscribed.is_wanted(&path);
+    if is_wanted && tree.rule.check_names(path.as_path()).is_ok() {
+        changed.add(path, change, now);
     }
 }
 
@@ -247,18 +251,18 @@ mod tests {
     #[test]
     fn a_list_is_told_once_and_again_when_what_was_fetched_is_old() {
         let shared = WatchState::default();
-        let is_rung = || shared.bell.notified().now_or_never().is_some();
+        let is_woken = || shared.wakeup.notified().now_or_never().is_some();
         assert!(!shared.seen(1), "it was never asked for");
-        shared.given(1);
-        assert!(!is_rung() && !shared.seen(1));
+        shared.fetched(1);
+        assert!(!is_woken() && !shared.seen(1));
         assert!(shared.seen(2) && !shared.seen(2), "once, until it is fetched");
         assert!(shared.seen(3) && shared.seen(2), "each that is another");
-        shared.given(1);
-        assert!(is_rung() && shared.seen(2), "fetched before it changed");
-        shared.given(2);
-        assert!(!is_rung() && !shared.seen(2));
+        shared.fetched(1);
+        assert!(is_woken() && shared.seen(2), "fetched before it changed");
+        shared.fetched(2);
+        assert!(!is_woken() && !shared.seen(2));
         assert!(shared.seen(1) && !shared.seen(2), "it is back as it was");
-        shared.given(1);
-        assert!(is_rung() && shared.seen(2), "fetched in between");
+        shared.fetched(1);
+        assert!(is_woken() && shared.seen(2), "fetched in between");
     }
 }

@@ -24,14 +24,14 @@ pub(crate) struct ChangedPaths {
     paths: HashMap<RelativePath, PathChange>,
     is_all: bool,
     /// The times of the first and the last event.
-    heard: Option<(Instant, Instant)>,
+    first_and_last: Option<(Instant, Instant)>,
 }
 
 impl ChangedPaths {
-    pub(crate) fn add(&mut self, path: RelativePath, touch: PathChange, now: Instant) {
-        self.hear(now);
+    pub(crate) fn add(&mut self, path: RelativePath, change: PathChange, now: Instant) {
+        self.record_time(now);
         let known = self.paths.entry(path).or_default();
-        *known = PathChange { written: known.written || touch.written, named: known.named || touch.named };
+        *known = PathChange { written: known.written || change.written, named: known.named || change.named };
         if self.paths.len() > MAX_CHANGED_PATHS {
             self.is_all = true;
             self.paths.clear();
@@ -40,7 +40,7 @@ impl ChangedPaths {
 
     /// Marks the whole tree as changed. Writes to single paths stay recorded, since a look alone may not detect them.
     pub(crate) fn add_all(&mut self, now: Instant) {
-        self.hear(now);
+        self.record_time(now);
         self.is_all = true;
     }
 
@@ -49,14 +49,14 @@ impl ChangedPaths {
         self.is_all = true;
     }
 
-    fn hear(&mut self, now: Instant) {
-        let first = self.heard.map_or(now, |(first, _)| first);
-        self.heard = Some((first, now));
+    fn record_time(&mut self, now: Instant) {
+        let first = self.first_and_last.map_or(now, |(first, _)| first);
+        self.first_and_last = Some((first, now));
     }
 
     /// Returns the time of the next look, or `None` if nothing changed.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.heard.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT))
+        self.first_and_last.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT))
     }
 
     pub(crate) fn is_all(&self) -> bool {
@@ -68,11 +68,11 @@ impl ChangedPaths {
     }
 
     pub(crate) fn is_written(&self, path: &RelativePath) -> bool {
-        self.paths.get(path).is_some_and(|touch| touch.written)
+        self.paths.get(path).is_some_and(|change| change.written)
     }
 
     pub(crate) fn named(&self) -> impl Iterator<Item = &RelativePath> {
-        self.paths.iter().filter(|(_, touch)| touch.named).map(|(path, _)| path)
+        self.paths.iter().filter(|(_, change)| change.named).map(|(path, _)| path)
     }
 }
 
@@ -92,42 +92,42 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_path_adds_up() {
-        let (mut touched, now) = (ChangedPaths::default(), Instant::now());
-        touched.add(path(1), WRITTEN, now);
-        touched.add(path(1), NAMED, now);
-        touched.add(path(2), WRITTEN, now);
-        assert!(touched.is_written(&path(1)) && touched.is_written(&path(2)) && !touched.contains(&path(3)));
-        assert_eq!(touched.named().collect::<Vec<_>>(), [&path(1)]);
-        touched.add_all(now);
-        touched.add(path(4), WRITTEN, now);
-        assert!(touched.contains(&path(3)) && !touched.is_written(&path(3)));
-        assert!(touched.is_written(&path(1)) && touched.is_written(&path(4)));
+        let (mut changed, now) = (ChangedPaths::default(), Instant::now());
+        changed.add(path(1), WRITTEN, now);
+        changed.add(path(1), NAMED, now);
+        changed.add(path(2), WRITTEN, now);
+        assert!(changed.is_written(&path(1)) && changed.is_written(&path(2)) && !changed.contains(&path(3)));
+        assert_eq!(changed.named().collect::<Vec<_>>(), [&path(1)]);
+        changed.add_all(now);
+        changed.add(path(4), WRITTEN, now);
+        assert!(changed.contains(&path(3)) && !changed.is_written(&path(3)));
+        assert!(changed.is_written(&path(1)) && changed.is_written(&path(4)));
     }
 
     #[test]
     fn so_many_paths_are_kept_and_then_it_is_all() {
-        let (mut touched, now) = (ChangedPaths::default(), Instant::now());
+        let (mut changed, now) = (ChangedPaths::default(), Instant::now());
         for number in 0..MAX_CHANGED_PATHS {
-            touched.add(path(number), NAMED, now);
+            changed.add(path(number), NAMED, now);
         }
-        assert!(!touched.is_all() && !touched.contains(&path(MAX_CHANGED_PATHS)));
-        touched.add(path(MAX_CHANGED_PATHS), NAMED, now);
-        assert!(touched.is_all() && touched.contains(&path(MAX_CHANGED_PATHS + 1)));
+        assert!(!changed.is_all() && !changed.contains(&path(MAX_CHANGED_PATHS)));
+        changed.add(path(MAX_CHANGED_PATHS), NAMED, now);
+        assert!(changed.is_all() && changed.contains(&path(MAX_CHANGED_PATHS + 1)));
         for number in 0..=MAX_CHANGED_PATHS {
-            touched.add(path(number), WRITTEN, now);
+            changed.add(path(number), WRITTEN, now);
         }
-        assert!(touched.is_all() && touched.paths.is_empty());
+        assert!(changed.is_all() && changed.paths.is_empty());
     }
 
     #[test]
     fn a_look_waits_for_quiet_but_not_for_ever() {
-        let (mut touched, begin) = (ChangedPaths::default(), Instant::now());
-        assert_eq!(touched.due(), None);
+        let (mut changed, begin) = (ChangedPaths::default(), Instant::now());
+        assert_eq!(changed.due(), None);
         for (after, due) in
             [(Duration::ZERO, QUIET), (QUIET / 2, QUIET + QUIET / 2), (MAX_WAIT, MAX_WAIT), (MAX_WAIT * 2, MAX_WAIT)]
         {
-            touched.add(path(1), WRITTEN, begin + after);
-            assert_eq!(touched.due(), Some(begin + due));
+            changed.add(path(1), WRITTEN, begin + after);
+            assert_eq!(changed.due(), Some(begin + due));
         }
     }
 }

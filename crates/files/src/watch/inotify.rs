@@ -46,9 +46,7 @@ impl DirectoryWatch {
     )]
     pub(crate) fn open() -> io::Result<DirectoryWatch> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-            Errno::MFILE => {
-                io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
-            }
+            Errno::MFILE => io::Error::other("too many programs watch files; raise fs.inotify.max_user_instances"),
             error => error.into(),
         });
         let hints = Arc::new(hints?);
@@ -84,20 +82,20 @@ impl DirectoryWatch {
     }
 
     fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(ChangeHint<'_>)) {
-        let said = event.events();
-        if said.contains(ReadFlags::QUEUE_OVERFLOW) {
+        let flags = event.events();
+        if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return note(None);
         }
         // The next look handles events of directories that are not known yet, or not any more.
         let Some(directory) = self.watched.get(&event.wd()) else { return };
         let of_content = ReadFlags::MODIFY | ReadFlags::ATTRIB;
-        let touch = PathChange {
-            written: said.contains(ReadFlags::MODIFY),
-            named: said.contains(ReadFlags::ISDIR) || !said.intersects(of_content) || event.file_name().is_none(),
+        let change = PathChange {
+            written: flags.contains(ReadFlags::MODIFY),
+            named: flags.contains(ReadFlags::ISDIR) || !flags.intersects(of_content) || event.file_name().is_none(),
         };
         match event.file_name() {
-            Some(name) => note(Some((&directory.join(OsStr::from_bytes(name.to_bytes())), touch))),
-            None => note(Some((directory, touch))),
+            Some(name) => note(Some((&directory.join(OsStr::from_bytes(name.to_bytes())), change))),
+            None => note(Some((directory, change))),
         }
     }
 
@@ -107,15 +105,15 @@ impl DirectoryWatch {
             // An error means that the directory is gone, and its watch with it.
             let _ = inotify::remove_watch(self.hints.get_ref(), *number);
         }
-        let is_more = watched.iter().any(|(number, path)| self.watched.get(number) != Some(path));
+        let has_new = watched.iter().any(|(number, path)| self.watched.get(number) != Some(path));
         self.watched = watched;
-        is_more
+        has_new
     }
 }
 
 impl WatchHandle {
     /// Adds a watch for each directory. Returns an error if the system has no watches left.
-    pub(crate) fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
+    pub(crate) fn watch(&self, paths: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -126,15 +124,15 @@ impl WatchHandle {
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
             | WatchFlags::EXCL_UNLINK;
-        let mut watched = WatchedDirectories::with_capacity(wanted.len());
-        for path in wanted {
+        let mut watched = WatchedDirectories::with_capacity(paths.len());
+        for path in paths {
             match inotify::add_watch(&self.0, &path, flags) {
                 Ok(number) => drop(watched.insert(number, path)),
                 // The directory is gone or unreadable. Events of its parent report later changes.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
                 Err(Errno::NOSPC) => {
-                    let words = "the system has no watches left; fs.inotify.max_user_watches sets how many there are";
-                    return Err(io::Error::other(words));
+                    let text = "the system has no file watches left; raise fs.inotify.max_user_watches";
+                    return Err(io::Error::other(text));
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -31,30 +31,30 @@ pub(crate) struct ScanResult {
 }
 
 /// Checks the touched paths, or the whole tree, and reports changes. `handle` is `None` if the tree is polled.
-pub(crate) fn look(
+pub(crate) fn scan(
     served: &FilesState,
     before: &TreeSnapshot,
-    mut touched: ChangedPaths,
+    mut changed: ChangedPaths,
     handle: Option<&WatchHandle>,
     stop: &StopFlag,
 ) -> ScanResult {
     let FilesState { tree, host, watch, .. } = served;
     let is_other = |path: &RelativePath| before.differs(tree, path) || watch.subscribed.has_links();
-    if touched.named().any(is_other) {
-        touched.widen();
+    if changed.named().any(is_other) {
+        changed.widen();
     }
-    for path in watch.subscribed.look(tree, &touched, stop) {
-        tell(served, &path);
+    for path in watch.subscribed.scan(tree, &changed, stop) {
+        notify_update(served, &path);
     }
     // If the ignore rules cannot be read, there is no list until they change again.
-    let walked = touched.is_all().then(|| TreeSnapshot::walk(served, stop).ok()).flatten();
+    let walked = changed.is_all().then(|| TreeSnapshot::walk(served, stop).ok()).flatten();
     let Some((seen, fingerprint)) = walked.filter(|_| !stop.is_set()) else {
         return ScanResult { seen: None, watched: None };
     };
     if watch.seen(fingerprint) {
         host.resources_changed();
     }
-    let watched = handle.map(|handle| handle.watch(wanted(served, &seen)?));
+    let watched = handle.map(|handle| handle.watch(watch_paths(served, &seen)?));
     ScanResult { seen: Some(seen), watched }
 }
 
@@ -63,9 +63,9 @@ impl TreeSnapshot {
     fn walk(served: &FilesState, stop: &StopFlag) -> Result<(TreeSnapshot, u64), LookupError> {
         let mut seen = TreeSnapshot::default();
         seen.directories.insert(RelativePath::default());
-        let listing = resources::each(&served.tree, served.most_listed, stop, |item| match item.kind {
+        let listing = resources::each(&served.tree, served.max_listed, stop, |item| match item.kind {
             FileKind::File => drop(seen.files.insert(item.path.clone())),
-            _ if seen.directories.len() <= served.most_listed => drop(seen.directories.insert(item.path.clone())),
+            _ if seen.directories.len() <= served.max_listed => drop(seen.directories.insert(item.path.clone())),
             _ => {}
         })?;
         Ok((seen, listing.fingerprint))
@@ -73,8 +73,8 @@ impl TreeSnapshot {
 
     /// Reports whether the file or directory with this name is not the one that was seen before.
     fn differs(&self, tree: &FileTree, path: &RelativePath) -> bool {
-        let found = tree.find(path).ok().filter(|spot| spot.path == *path);
-        match found.map(|spot| spot.facts.kind) {
+        let found = tree.find(path).ok().filter(|entry| entry.path == *path);
+        match found.map(|entry| entry.facts.kind) {
             Some(FileKind::File) => !self.files.contains(path),
             // The directory may be another one with other files.
             Some(FileKind::Directory) => true,
@@ -86,23 +86,23 @@ impl TreeSnapshot {
 }
 
 /// Returns the directories to watch: those of the list, those of subscribed files, and those with rules for the tree.
-fn wanted(served: &FilesState, seen: &TreeSnapshot) -> io::Result<Vec<PathBuf>> {
-    let FilesState { tree, most_listed, .. } = served;
+fn watch_paths(served: &FilesState, seen: &TreeSnapshot) -> io::Result<Vec<PathBuf>> {
+    let FilesState { tree, max_listed, .. } = served;
     let is_directory = |path: &RelativePath| {
-        tree.find(path).is_ok_and(|spot| spot.path == *path && spot.facts.kind == FileKind::Directory)
+        tree.find(path).is_ok_and(|entry| entry.path == *path && entry.facts.kind == FileKind::Directory)
     };
     let subscribed = served.watch.subscribed.directories();
     let others = subscribed.iter().filter(|path| !seen.directories.contains(path) && is_directory(path));
     // One more than the limit is enough to detect the excess.
-    let directories: Vec<_> = seen.directories.iter().chain(others).take(most_listed + 1).collect();
-    if directories.len() > *most_listed {
+    let directories: Vec<_> = seen.directories.iter().chain(others).take(max_listed + 1).collect();
+    if directories.len() > *max_listed {
         return Err(io::Error::other("there are more directories than maxFiles"));
     }
     let directories = directories.into_iter().map(|path| tree.root.path().join(path.as_path()));
     Ok(directories.chain(tree.rule.places()).collect())
 }
 
-fn tell(served: &FilesState, path: &RelativePath) {
+fn notify_update(served: &FilesState, path: &RelativePath) {
     let params = format!(r#"{{"uri":{}}}"#, quote(&served.tree.root.uri(path)));
     let updated = goblin_wire::notification(&Method::ResourceUpdated, Some(&params));
     if let Ok(Message::Notification(updated)) = Message::parse(updated) {

@@ -18,7 +18,7 @@ pub(crate) struct FileSubscriptions(Mutex<SubscribedFiles>);
 
 #[derive(Default)]
 struct SubscribedFiles {
-    sights: HashMap<RelativePath, FileSnapshot>,
+    snapshots: HashMap<RelativePath, FileSnapshot>,
     /// At least one path is, or was, a link or leads through one.
     has_links: bool,
 }
@@ -34,9 +34,9 @@ struct FileSnapshot {
 }
 
 impl FileSnapshot {
-    fn of(spot: &TreeEntry) -> FileSnapshot {
-        let (real, facts) = (spot.path.clone(), Some(spot.facts));
-        let (seconds, nanoseconds) = spot.facts.changed;
+    fn of(entry: &TreeEntry) -> FileSnapshot {
+        let (real, facts) = (entry.path.clone(), Some(entry.facts));
+        let (seconds, nanoseconds) = entry.facts.changed;
         let changed = UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or_default(), nanoseconds);
         let now = SystemTime::now();
         // A file system with another clock may report a time in the future.
@@ -45,9 +45,9 @@ impl FileSnapshot {
     }
 
     /// Reads the current state of a file. If it is gone, keeps its last real path.
-    fn look(tree: &FileTree, path: &RelativePath, before: &RelativePath) -> FileSnapshot {
+    fn scan(tree: &FileTree, path: &RelativePath, before: &RelativePath) -> FileSnapshot {
         match tree.find(path) {
-            Ok(spot) if spot.facts.kind == FileKind::File => FileSnapshot::of(&spot),
+            Ok(entry) if entry.facts.kind == FileKind::File => FileSnapshot::of(&entry),
             _ => FileSnapshot { real: before.clone(), facts: None, is_settled: true },
         }
     }
@@ -60,18 +60,18 @@ impl FileSnapshot {
 
 impl FileSubscriptions {
     /// Adds a file. Returns `false` if it is already subscribed.
-    pub(crate) fn insert(&self, path: RelativePath, spot: &TreeEntry) -> bool {
-        let mut known = self.0.lock();
-        known.has_links |= path != spot.path;
-        let is_new = !known.sights.contains_key(&path);
-        known.sights.entry(path).or_insert_with(|| FileSnapshot::of(spot));
+    pub(crate) fn insert(&self, path: RelativePath, entry: &TreeEntry) -> bool {
+        let mut files = self.0.lock();
+        files.has_links |= path != entry.path;
+        let is_new = !files.snapshots.contains_key(&path);
+        files.snapshots.entry(path).or_insert_with(|| FileSnapshot::of(entry));
         is_new
     }
 
     pub(crate) fn remove(&self, path: &RelativePath) {
-        let mut known = self.0.lock();
-        known.sights.remove(path);
-        known.has_links &= !known.sights.is_empty();
+        let mut files = self.0.lock();
+        files.snapshots.remove(path);
+        files.has_links &= !files.snapshots.is_empty();
     }
 
     /// Reports whether a path may lead through a link. If so, a change of any file may concern a subscription.
@@ -81,40 +81,40 @@ impl FileSubscriptions {
 
     /// Reports whether a write to this path may concern a subscription.
     pub(crate) fn is_wanted(&self, path: &RelativePath) -> bool {
-        let known = self.0.lock();
-        known.has_links || known.sights.contains_key(path)
+        let files = self.0.lock();
+        files.has_links || files.snapshots.contains_key(path)
     }
 
     /// Returns the directories that contain the files, by their subscribed and their real paths.
     pub(crate) fn directories(&self) -> HashSet<RelativePath> {
-        let known = self.0.lock();
-        known.sights.iter().flat_map(|(asked, sight)| asked.above().chain(sight.real.above())).collect()
+        let files = self.0.lock();
+        files.snapshots.iter().flat_map(|(path, snapshot)| path.above().chain(snapshot.real.above())).collect()
     }
 
     /// Checks the files that may have changed. Returns those that have.
-    pub(crate) fn look(&self, tree: &FileTree, touched: &ChangedPaths, stop: &StopFlag) -> Vec<RelativePath> {
-        let suspects: Vec<_> = {
-            let known = self.0.lock();
-            let is_suspect = |asked: &RelativePath, real: &RelativePath| asked != real || touched.contains(asked);
-            let suspects = known.sights.iter().filter(|(asked, sight)| is_suspect(asked, &sight.real));
-            suspects.map(|(asked, sight)| (asked.clone(), sight.real.clone())).collect()
+    pub(crate) fn scan(&self, tree: &FileTree, changed: &ChangedPaths, stop: &StopFlag) -> Vec<RelativePath> {
+        let candidates: Vec<_> = {
+            let files = self.0.lock();
+            let is_candidate = |path: &RelativePath, real: &RelativePath| path != real || changed.contains(path);
+            let candidates = files.snapshots.iter().filter(|(path, snapshot)| is_candidate(path, &snapshot.real));
+            candidates.map(|(path, snapshot)| (path.clone(), snapshot.real.clone())).collect()
         };
-        let has_changed = |(asked, real): &(RelativePath, RelativePath)| {
-            let now = FileSnapshot::look(tree, asked, real);
-            let is_written = touched.is_written(asked) || touched.is_written(&now.real);
-            self.see(asked, now, is_written)
+        let has_changed = |(path, real): &(RelativePath, RelativePath)| {
+            let now = FileSnapshot::scan(tree, path, real);
+            let is_written = changed.is_written(path) || changed.is_written(&now.real);
+            self.update(path, now, is_written)
         };
-        let changed = suspects.into_iter().take_while(|_| !stop.is_set()).filter(has_changed);
-        changed.map(|(asked, _)| asked).collect()
+        let changed = candidates.into_iter().take_while(|_| !stop.is_set()).filter(has_changed);
+        changed.map(|(path, _)| path).collect()
     }
 
     /// Records the state of a file. Returns whether it changed. Ignores a file that was unsubscribed meanwhile.
-    fn see(&self, asked: &RelativePath, now: FileSnapshot, is_written: bool) -> bool {
-        let mut known = self.0.lock();
-        let Some(before) = known.sights.get_mut(asked) else { return false };
-        let (differs, is_link) = (before.differs(&now, is_written), now.real != *asked);
+    fn update(&self, path: &RelativePath, now: FileSnapshot, is_written: bool) -> bool {
+        let mut files = self.0.lock();
+        let Some(before) = files.snapshots.get_mut(path) else { return false };
+        let (differs, is_link) = (before.differs(&now, is_written), now.real != *path);
         *before = now;
-        known.has_links |= is_link;
+        files.has_links |= is_link;
         differs
     }
 }

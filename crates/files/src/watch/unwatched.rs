@@ -14,7 +14,7 @@ pub(crate) type ChangeHint<'a> = Option<(&'a Path, PathChange)>;
 
 impl DirectoryWatch {
     pub(crate) fn open() -> io::Result<DirectoryWatch> {
-        Err(io::Error::other("it is done on Linux only"))
+        Err(io::Error::other("files are watched on Linux only"))
     }
 
     pub(crate) fn handle(&self) -> WatchHandle {
@@ -31,7 +31,7 @@ impl DirectoryWatch {
 }
 
 impl WatchHandle {
-    pub(crate) fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
+    pub(crate) fn watch(&self, _paths: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         match self.0 {}
     }
 }
