@@ -354,14 +354,14 @@ pub struct Reloaded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
-pub struct Refused {
-    pub error: Trouble,
+pub struct ErrorResponse {
+    pub error: ErrorBody,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
-pub struct Trouble {
+pub struct ErrorBody {
     pub message: String,
 }
 

@@ -23,7 +23,7 @@ pub struct Route {
 impl Route {
     pub fn verb(&self) -> Verb {
         match self.action {
-            RouteAction::Look(_) => Verb::GET,
+            RouteAction::Read(_) => Verb::GET,
             RouteAction::Change(_) => Verb::POST,
         }
     }
@@ -48,7 +48,7 @@ pub enum Access {
 /// The action of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteAction {
-    Look(ReadTarget),
+    Read(ReadTarget),
     Change(ChangeTarget),
 }
 
@@ -63,7 +63,7 @@ pub enum ServerAction {
 impl ServerAction {
     pub const ALL: [ServerAction; 3] = [ServerAction::Restart, ServerAction::Enable, ServerAction::Disable];
 
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             ServerAction::Restart => "restart",
             ServerAction::Enable => "enable",
@@ -95,8 +95,8 @@ pub enum ReadTarget {
     OpenApi,
 }
 
-const fn read(path: &'static str, look: ReadTarget) -> Route {
-    Route { path, access: Access::Operator, action: RouteAction::Look(look), parameter: None }
+const fn read(path: &'static str, target: ReadTarget) -> Route {
+    Route { path, access: Access::Operator, action: RouteAction::Read(target), parameter: None }
 }
 
 const fn entries(path: &'static str, list: List) -> Route {
@@ -149,8 +149,8 @@ pub fn find(verb: &Verb, path: &str) -> RouteMatch {
 }
 
 fn allowed(verbs: impl Iterator<Item = Verb>) -> String {
-    let words = verbs.map(|verb| if verb == Verb::GET { "GET, HEAD".to_owned() } else { verb.to_string() });
-    words.collect::<Vec<_>>().join(", ")
+    let names = verbs.map(|verb| if verb == Verb::GET { "GET, HEAD".to_owned() } else { verb.to_string() });
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Matches a path against a route's path and returns the id in it. Splits before decoding, because an id may contain
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
-        let word = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
+        let describe = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
             RouteMatch::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
             RouteMatch::Route(route, None) => format!("{} {}", route.verb(), route.path),
             RouteMatch::OtherVerb(allowed) => format!("only {allowed}"),
@@ -219,7 +219,7 @@ mod tests {
             ("GET", "/api/tool", "near /api/tools"),
             ("GET", "/api", "near /api/tools"),
         ] {
-            assert_eq!(word(verb, path), expected, "{verb} {path}");
+            assert_eq!(describe(verb, path), expected, "{verb} {path}");
         }
     }
 }

@@ -23,7 +23,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
-use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
+use goblin_admin::api::{ErrorBody, ErrorResponse, Ready, ServerList, ServerStatus};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_catalog::listing::List;
 use goblin_config::ServerId;
@@ -83,7 +83,7 @@ impl AdminError {
 
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
-        let mut response = json(self.status, &Refused { error: Trouble { message: self.message } });
+        let mut response = json(self.status, &ErrorResponse { error: ErrorBody { message: self.message } });
         match self.status {
             StatusCode::UNAUTHORIZED => {
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
@@ -135,7 +135,7 @@ impl Admin {
         match goblin_admin::routes::find(request.method(), request.uri().path()) {
             RouteMatch::Route(route, id) => {
                 let done = match route.action {
-                    RouteAction::Look(look) => self.look_aside(route, look, id, request).await,
+                    RouteAction::Read(look) => self.look_aside(route, look, id, request).await,
                     RouteAction::Change(change) => self.change(route, change, id, request).await,
                 };
                 done.unwrap_or_else(AdminError::into_response)

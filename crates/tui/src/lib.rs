@@ -35,16 +35,16 @@ const FRAME: Duration = Duration::from_millis(30);
 
 /// Runs the dashboard until the user quits or `terminated` resolves.
 pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()) -> Result<()> {
-    let (news, heard) = mpsc::channel(MAX_QUEUED_EVENTS);
+    let (events_in, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let (calls, called) = mpsc::channel(MAX_QUEUED_EFFECTS);
     let (commands, commanded) = mpsc::channel(MAX_QUEUED_EFFECTS);
-    let (panel, looked_at) = watch::channel(Panel::default());
+    let (panel, shown_panel) = watch::channel(Panel::default());
     let state = State::new(remote.place());
-    let screen = Dashboard { state, heard, calls, commands, panel };
+    let screen = Dashboard { state, events, calls, commands, panel };
     let terminal = Terminal::open(theme).context("cannot use the terminal")?;
     tokio::select! {
         ended = screen.run(terminal) => ended,
-        () = remote.run(news, called, commanded, looked_at) => bail!("the connection to the gateway was given up"),
+        () = remote.run(events_in, called, commanded, shown_panel) => bail!("the connection to the gateway ended"),
         () = terminated() => Ok(()),
     }
 }
@@ -52,7 +52,7 @@ pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()
 /// The loop between the state, the terminal and the remote side.
 struct Dashboard {
     state: State,
-    heard: mpsc::Receiver<UiEvent>,
+    events: mpsc::Receiver<UiEvent>,
     calls: mpsc::Sender<Effect>,
     commands: mpsc::Sender<GatewayCommand>,
     panel: watch::Sender<Panel>,
@@ -60,20 +60,20 @@ struct Dashboard {
 
 impl Dashboard {
     async fn run(mut self, mut terminal: Terminal) -> Result<()> {
-        let mut events = EventStream::new();
+        let mut terminal_events = EventStream::new();
         loop {
             let drawn = terminal.draw(&self.state).context("cannot draw on the terminal")?;
             let next = Instant::now() + FRAME;
             self.state.update(UiEvent::Measured(drawn.measures));
             let mut is_over = tokio::select! {
-                event = events.next() => self.on_event(event, &drawn)?,
-                message = self.heard.recv() => message.is_some_and(|message| self.on_message(message)),
+                event = terminal_events.next() => self.on_event(event, &drawn)?,
+                message = self.events.recv() => message.is_some_and(|message| self.on_message(message)),
             };
             // Handle everything that arrives before the next frame is due.
             while !is_over && Instant::now() < next {
                 is_over = tokio::select! {
-                    event = events.next() => self.on_event(event, &drawn)?,
-                    Some(message) = self.heard.recv() => self.on_message(message),
+                    event = terminal_events.next() => self.on_event(event, &drawn)?,
+                    Some(message) = self.events.recv() => self.on_message(message),
                     () = tokio::time::sleep_until(next) => break,
                 };
             }
@@ -85,7 +85,7 @@ impl Dashboard {
 
     /// Handles an event of the terminal. Returns `true` if the user quits.
     fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &FrameLayout) -> Result<bool> {
-        let event = event.context("the terminal is gone")?.context("cannot read from the terminal")?;
+        let event = event.context("the terminal was closed")?.context("cannot read from the terminal")?;
         let message = input::message(&event, &self.state, drawn);
         Ok(message.is_some_and(|message| self.on_message(message)))
     }
@@ -105,7 +105,7 @@ impl Dashboard {
                 other => self.calls.try_send(other).is_ok(),
             };
             if !taken {
-                self.state.update(UiEvent::Said(StatusMessage::bad("too much is waiting to be done; try again")));
+                self.state.update(UiEvent::Notice(StatusMessage::bad("too many actions are waiting; try again")));
             }
         }
         is_over

@@ -43,26 +43,26 @@ impl Remote {
         self.gateway.place()
     }
 
-    /// Runs until the receiver of `news` is dropped.
+    /// Runs until the receiver of `events` is dropped.
     pub async fn run(
         self,
-        news: mpsc::Sender<UiEvent>,
+        events: mpsc::Sender<UiEvent>,
         called: mpsc::Receiver<Effect>,
         commanded: mpsc::Receiver<GatewayCommand>,
-        looked_at: watch::Receiver<Panel>,
+        shown_panel: watch::Receiver<Panel>,
     ) {
         let Remote { gateway, api } = &self;
         tokio::join!(
-            look(api, &news, looked_at),
-            follow(api, &news),
-            obey(api, &news, commanded),
-            calls::run(gateway, &news, called),
+            poll(api, &events, shown_panel),
+            follow(api, &events),
+            run_commands(api, &events, commanded),
+            calls::run(gateway, &events, called),
         );
     }
 }
 
 /// Returns the pace of attempts to reach the gateway.
-fn pace() -> Backoff {
+fn backoff() -> Backoff {
     Backoff::new(PERIOD, MAX_PAUSE)
 }
 
@@ -74,29 +74,29 @@ fn start() -> ResumePosition {
 
 /// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
 /// while their panel is open.
-async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Receiver<Panel>) {
+async fn poll(api: &Api, events: &mpsc::Sender<UiEvent>, mut shown_panel: watch::Receiver<Panel>) {
     let begun = Instant::now();
-    let (mut pace, mut known) = (pace(), LastPoll::default());
+    let (mut backoff, mut known) = (backoff(), LastPoll::default());
     loop {
-        let panel = *looked_at.borrow_and_update();
-        let wait = match look_once(api, news, begun, &mut known, panel).await {
+        let panel = *shown_panel.borrow_and_update();
+        let wait = match poll_once(api, events, begun, &mut known, panel).await {
             Ok(()) => {
-                pace.reset();
+                backoff.reset();
                 PERIOD
             }
             Err(reason) => {
-                let again_in = pace.pause();
+                let retry_in = backoff.pause();
                 known.version = None;
-                if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
+                if send(events, UiEvent::Link(LinkStatus::Lost { reason, retry_in })).await.is_none() {
                     return;
                 }
-                again_in
+                retry_in
             }
         };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             // The user opened another panel, so its list may be old. An error means that the dashboard ended.
-            changed = looked_at.changed(), if pace.attempts() == 0 => if changed.is_err() { return },
+            changed = shown_panel.changed(), if backoff.attempts() == 0 => if changed.is_err() { return },
         }
     }
 }
@@ -110,9 +110,9 @@ struct LastPoll {
     version: Option<u64>,
 }
 
-async fn look_once(
+async fn poll_once(
     api: &Api,
-    news: &mpsc::Sender<UiEvent>,
+    events: &mpsc::Sender<UiEvent>,
     begun: Instant,
     known: &mut LastPoll,
     panel: Panel,
@@ -121,28 +121,28 @@ async fn look_once(
     let (at, now) = (begun.elapsed(), status.catalog.version);
     if known.started != status.started {
         if !known.started.is_empty() {
-            api.begin_anew();
+            api.mark_restarted();
         }
         *known = LastPoll { started: status.started.clone(), version: None };
     }
-    let _ = tell(news, UiEvent::Link(LinkStatus::Live)).await;
-    let _ = tell(news, UiEvent::Status { at, status: Box::new(status) }).await;
+    let _ = send(events, UiEvent::Link(LinkStatus::Live)).await;
+    let _ = send(events, UiEvent::Status { at, status: Box::new(status) }).await;
     if known.version != Some(now) {
         for kind in List::ALL {
             let list: EntryList = api.get(&format!("/api/{}s", kind.noun())).await?;
             let items = list.entries.iter().map(CatalogItem::read).collect();
-            let _ = tell(news, UiEvent::Items(kind, items)).await;
+            let _ = send(events, UiEvent::Items(kind, items)).await;
         }
         known.version = Some(now);
     }
     match panel {
         Panel::Subscriptions => {
             let list: SubscriptionList = api.get("/api/subscriptions").await?;
-            let _ = tell(news, UiEvent::Subscriptions(list)).await;
+            let _ = send(events, UiEvent::Subscriptions(list)).await;
         }
         Panel::Sessions => {
             let list: SessionList = api.get("/api/sessions").await?;
-            let _ = tell(news, UiEvent::Sessions(list)).await;
+            let _ = send(events, UiEvent::Sessions(list)).await;
         }
         _ => {}
     }
@@ -150,50 +150,50 @@ async fn look_once(
 }
 
 /// Sends a message to the dashboard. Returns `None` if the dashboard ended.
-async fn tell(news: &mpsc::Sender<UiEvent>, message: UiEvent) -> Option<()> {
-    news.send(message).await.ok()
+async fn send(events: &mpsc::Sender<UiEvent>, message: UiEvent) -> Option<()> {
+    events.send(message).await.ok()
 }
 
 /// Follows the events. Resumes a broken stream after the last event. After a restart of the gateway it starts at the
 /// beginning.
-async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
-    let (mut pace, mut position) = (pace(), start());
+async fn follow(api: &Api, events: &mpsc::Sender<UiEvent>) {
+    let (mut backoff, mut position) = (backoff(), start());
     let mut gateways = api.gateways();
-    while !news.is_closed() {
+    while !events.is_closed() {
         if gateways.has_changed().is_ok_and(|changed| changed) {
             gateways.mark_unchanged();
             position = start();
         }
         if let Ok(response) = api.stream("/api/events", &position).await {
-            pace.reset();
+            backoff.reset();
             let mut stream = EventStream::new(response.into_body(), MAX_MESSAGE);
-            let is_other = loop {
+            let is_restarted = loop {
                 let event = tokio::select! {
                     event = stream.next() => event,
                     _ = gateways.changed() => break true,
                 };
                 let Ok(Some(Frame::Whole(event))) = event else { break false };
                 position.note(&event);
-                if let Some(event) = told(&event)
-                    && tell(news, UiEvent::Event(event)).await.is_none()
+                if let Some(event) = parse_event(&event)
+                    && send(events, UiEvent::Event(event)).await.is_none()
                 {
                     return;
                 }
             };
-            if is_other {
+            if is_restarted {
                 position = start();
                 continue;
             }
         }
-        tokio::time::sleep(pace.pause()).await;
+        tokio::time::sleep(backoff.pause()).await;
     }
 }
 
 /// Reads an event of the stream. A report of missed events also becomes an event.
-fn told(event: &SseEvent) -> Option<EventInfo> {
+fn parse_event(event: &SseEvent) -> Option<EventInfo> {
     if event.name.as_deref() == Some("missed") {
         let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
-        let message = format!("{missed} events came too fast to be shown");
+        let message = format!("{missed} events were dropped: they arrived too fast");
         return Some(EventInfo {
             level: "warn".to_owned(),
             kind: "missed".to_owned(),
@@ -205,14 +205,14 @@ fn told(event: &SseEvent) -> Option<EventInfo> {
 }
 
 /// Executes commands, one after the other.
-async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
+async fn run_commands(api: &Api, events: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
         let done = match command {
             GatewayCommand::Server(action, id) => change(api, action, &id).await,
             GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
         let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
-        if tell(news, UiEvent::Said(notice)).await.is_none() {
+        if send(events, UiEvent::Notice(notice)).await.is_none() {
             return;
         }
     }
@@ -220,7 +220,7 @@ async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Rece
 
 async fn change(api: &Api, action: ServerAction, id: &str) -> Result<String, String> {
     // An id may contain any character.
-    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.word());
+    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.as_str());
     let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
     Ok(format!("{id} is {}ed", verb.trim_end_matches('e')))
 }
@@ -230,17 +230,17 @@ fn reloaded(done: &Reloaded) -> String {
     let parts: Vec<_> = parts
         .iter()
         .filter(|(_, servers)| !servers.is_empty())
-        .map(|(word, servers)| format!("{word} {}", servers.join(", ")))
+        .map(|(change, servers)| format!("{change} {}", servers.join(", ")))
         .collect();
     match parts.is_empty() {
-        true => "the configuration was read anew; no server is affected".to_owned(),
-        false => format!("the configuration was read anew: {}", parts.join("; ")),
+        true => "the configuration was reloaded; no server is affected".to_owned(),
+        false => format!("the configuration was reloaded: {}", parts.join("; ")),
     }
 }
 
 /// Parses a response of the admin API.
 fn read<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| format!("{path} answers with something else than expected: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("{path} sent an unexpected response: {error}"))
 }
 
 #[cfg(test)]
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn attempts_get_rarer_up_to_a_limit() {
-        let mut pace = pace();
-        let seconds: Vec<_> = (0..5).map(|_| pace.pause().as_secs()).collect();
+        let mut backoff = backoff();
+        let seconds: Vec<_> = (0..5).map(|_| backoff.pause().as_secs()).collect();
         assert_eq!(seconds, [1, 2, 4, 8, 8]);
     }
 
@@ -258,9 +258,9 @@ mod tests {
     fn what_was_missed_is_an_event_and_nothing_is_none() {
         let read = |name: Option<&str>, data: &'static str| {
             let event = SseEvent { name: name.map(str::to_owned), data: data.into(), ..SseEvent::default() };
-            told(&event).map(|event| (event.kind, event.message))
+            parse_event(&event).map(|event| (event.kind, event.message))
         };
-        let missed = ("missed".to_owned(), "3 events came too fast to be shown".to_owned());
+        let missed = ("missed".to_owned(), "3 events were dropped: they arrived too fast".to_owned());
         assert_eq!(read(Some("missed"), r#"{"missed":3}"#), Some(missed));
         assert_eq!(read(None, r#"{"kind":"a","message":"b"}"#), Some(("a".to_owned(), "b".to_owned())));
         assert_eq!((read(None, "{}"), read(None, ""), read(None, "[")), (None, None, None));
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_reload_says_which_servers_it_touched() {
         let done = Reloaded { started: vec!["a".into(), "b".into()], stopped: vec!["c".into()], ..Reloaded::default() };
-        assert_eq!(reloaded(&done), "the configuration was read anew: started a, b; stopped c");
-        assert_eq!(reloaded(&Reloaded::default()), "the configuration was read anew; no server is affected");
+        assert_eq!(reloaded(&done), "the configuration was reloaded: started a, b; stopped c");
+        assert_eq!(reloaded(&Reloaded::default()), "the configuration was reloaded; no server is affected");
     }
 }

@@ -3,15 +3,15 @@
 //! Nothing here depends on a terminal or a connection. [`State::update`] takes an action of the user or a message of
 //! the gateway, and returns the effects to execute. The tests are therefore tables of messages.
 
-mod acts;
+mod actions;
 pub(crate) mod data;
 pub(crate) mod detail;
 pub(crate) mod dialog;
 pub(crate) mod form;
+pub(crate) mod format;
 pub(crate) mod json;
 pub(crate) mod rates;
 pub(crate) mod table;
-pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub enum UiEvent {
         text: String,
         is_error: bool,
     },
-    Said(StatusMessage),
+    Notice(StatusMessage),
     Watching {
         uri: String,
         is_on: bool,
@@ -185,7 +185,7 @@ pub enum LinkStatus {
     Live,
     Lost {
         reason: String,
-        again_in: Duration,
+        retry_in: Duration,
     },
 }
 
@@ -266,7 +266,7 @@ pub struct State {
 impl State {
     pub fn new(place: String) -> State {
         let mut state = State { place, ..State::default() };
-        state.list_anew();
+        state.rebuild_list();
         state
     }
 
@@ -290,14 +290,14 @@ impl State {
             UiEvent::Select { section, row } => self.select_at(section, row),
             UiEvent::Wheel { place, is_down } => self.wheel(place, if is_down { WHEEL_ROWS } else { -WHEEL_ROWS }),
             UiEvent::Measured(measures) => self.measure(measures),
-            news => self.hear(news),
+            event => self.receive(event),
         }
         Vec::new()
     }
 
     /// Applies a message of the gateway.
-    fn hear(&mut self, news: UiEvent) {
-        match news {
+    fn receive(&mut self, event: UiEvent) {
+        match event {
             UiEvent::Link(link) => {
                 if link == LinkStatus::Live && self.link != LinkStatus::Live {
                     self.rates.forget();
@@ -305,7 +305,7 @@ impl State {
                 self.link = link;
             }
             UiEvent::Status { at, status } => {
-                self.rates.look(at, &status);
+                self.rates.record(at, &status);
                 self.data.status = Some(*status);
             }
             UiEvent::Items(kind, items) => self.data.set_items(kind, items),
@@ -313,14 +313,14 @@ impl State {
             UiEvent::Sessions(list) => self.data.sessions = list,
             UiEvent::Event(event) => self.data.add_event(event),
             UiEvent::Answered { ticket, text, is_error } => self.answered(ticket, &text, is_error),
-            UiEvent::Said(notice) => self.notice = Some(notice),
+            UiEvent::Notice(notice) => self.notice = Some(notice),
             UiEvent::Watching { uri, is_on: true } => drop(self.watched.insert(uri, WatchedResource::default())),
             UiEvent::Watching { uri, is_on: false } => drop(self.watched.remove(&uri)),
             UiEvent::Updated { uri, time, is_deleted } => self.updated(&uri, time, is_deleted),
             // The caller handles all other messages.
             _ => return,
         }
-        self.list_anew();
+        self.rebuild_list();
     }
 
     fn act(&mut self, action: Action) -> Vec<Effect> {
@@ -346,18 +346,18 @@ impl State {
             Action::Reverse => {
                 let sort = &mut self.sorts[self.panel.number()];
                 sort.is_reversed = !sort.is_reversed;
-                self.list_anew();
+                self.rebuild_list();
             }
             Action::Call => self.open_form(),
             Action::Read => return self.read(),
             Action::Watch => return self.watch(),
-            Action::Restart => self.ask(ServerAction::Restart),
+            Action::Restart => self.confirm_server_action(ServerAction::Restart),
             Action::Toggle => match self.selected_server().is_some_and(|(_, state)| state == "disabled") {
-                true => self.ask(ServerAction::Enable),
-                false => self.ask(ServerAction::Disable),
+                true => self.confirm_server_action(ServerAction::Enable),
+                false => self.confirm_server_action(ServerAction::Disable),
             },
             Action::Reload => {
-                self.notice = Some(StatusMessage::good("reading the configuration anew"));
+                self.notice = Some(StatusMessage::good("reloading the configuration"));
                 return vec![Effect::Command(GatewayCommand::Reload)];
             }
         }
@@ -367,7 +367,7 @@ impl State {
     fn show(&mut self, panel: Panel) {
         self.panel = panel;
         self.pane = self.pane.map(|_| Pane::default());
-        self.list_anew();
+        self.rebuild_list();
     }
 
     /// Sorts by the next column. After the last column the order is the gateway's.
@@ -378,7 +378,7 @@ impl State {
             None => Some(0),
             Some(column) => Some(column + 1).filter(|column| *column < count),
         };
-        self.list_anew();
+        self.rebuild_list();
     }
 
     pub fn sorted(&self) -> Sort {
@@ -386,8 +386,8 @@ impl State {
     }
 
     /// Rebuilds the rows of the panel. The selection stays on its row.
-    fn list_anew(&mut self) {
-        let wanted = TableInput {
+    fn rebuild_list(&mut self) {
+        let input = TableInput {
             data: &self.data,
             rates: &self.rates,
             watched: &self.watched,
@@ -395,11 +395,11 @@ impl State {
             query: &self.query,
             sort: self.sorted(),
         };
-        self.sections = table::sections(self.panel, &wanted);
+        self.sections = table::sections(self.panel, &input);
         let cursor = &self.cursors[self.panel.number()];
         // If the newest event is selected, the selection moves to each new event.
-        let follows = self.panel == Panel::Events && cursor.at == 0;
-        let found = self.rows().position(|row| row.id == cursor.id).filter(|_| !follows);
+        let follows_newest = self.panel == Panel::Events && cursor.at == 0;
+        let found = self.rows().position(|row| row.id == cursor.id).filter(|_| !follows_newest);
         self.select(found.unwrap_or(cursor.at));
     }
 
@@ -488,7 +488,7 @@ impl State {
             false => self.query.clear(),
             true => self.server = None,
         }
-        self.list_anew();
+        self.rebuild_list();
     }
 
     fn write(&mut self, character: char) {
@@ -496,7 +496,7 @@ impl State {
             Some(Dialog::Form(form)) => form.write(character),
             None if self.is_searching => {
                 self.query.push(character);
-                self.list_anew();
+                self.rebuild_list();
             }
             _ => {}
         }
@@ -507,7 +507,7 @@ impl State {
             Some(Dialog::Form(form)) => form.erase(),
             None if self.is_searching => {
                 self.query.pop();
-                self.list_anew();
+                self.rebuild_list();
             }
             _ => {}
         }
@@ -547,7 +547,7 @@ impl State {
             None if self.is_searching => {
                 self.is_searching = false;
                 self.query.clear();
-                self.list_anew();
+                self.rebuild_list();
             }
             None => {}
         }
@@ -557,22 +557,22 @@ impl State {
     /// Returns the index of the filter in the picker, where 0 means all servers. If no filter is set and a server is
     /// selected, returns the index of that server.
     fn server_number(&self) -> usize {
-        let wanted = match (&self.server, self.row()) {
+        let selected = match (&self.server, self.row()) {
             (None, Some(Row { what: RowItem::Server(at), .. })) => return at + 1,
-            (wanted, _) => wanted.as_deref(),
+            (selected, _) => selected.as_deref(),
         };
-        self.data.servers().iter().position(|server| Some(server.id.as_str()) == wanted).map_or(0, |at| at + 1)
+        self.data.servers().iter().position(|server| Some(server.id.as_str()) == selected).map_or(0, |at| at + 1)
     }
 
     fn pick(&mut self, at: usize) {
         self.server = at.checked_sub(1).and_then(|at| self.data.servers().get(at)).map(|server| server.id.clone());
-        self.list_anew();
+        self.rebuild_list();
     }
 }
 
-/// Moves a position, which is at most `most`.
-fn scroll(position: &mut usize, by: isize, most: usize) {
-    *position = position.saturating_add_signed(by).min(most);
+/// Moves a position, which is at most `max`.
+fn scroll(position: &mut usize, by: isize, max: usize) {
+    *position = position.saturating_add_signed(by).min(max);
 }
 
 #[cfg(test)]

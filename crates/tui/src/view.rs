@@ -115,28 +115,28 @@ pub(crate) fn draw_lines(
     key: &str,
     theme: Theme,
 ) -> usize {
-    let most = lines.len().saturating_sub(usize::from(inner.height));
-    let scroll = scroll.min(most);
+    let max = lines.len().saturating_sub(usize::from(inner.height));
+    let scroll = scroll.min(max);
     let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
     frame.render_widget(Paragraph::new(shown), inner);
-    let mark = match (most, scroll) {
-        (0, _) => return most,
+    let mark = match (max, scroll) {
+        (0, _) => return max,
         (_, 0) => format!(" ↓ more: {key} "),
-        (most, scroll) if scroll == most => " ↑ ".to_owned(),
+        (max, scroll) if scroll == max => " ↑ ".to_owned(),
         _ => " ↑ ↓ ".to_owned(),
     };
     let place = Rect { y: inner.bottom(), height: 1, ..inner };
     frame.render_widget(Line::styled(mark, theme.title()).right_aligned(), place);
-    most
+    max
 }
 
 fn too_small(frame: &mut Frame<'_>, area: Rect) {
-    let words = [
+    let text = [
         "The terminal is too small.".to_owned(),
         format!("It has {}x{}; goblin top needs {MIN_COLUMNS}x{MIN_ROWS}.", area.width, area.height),
         "q quits.".to_owned(),
     ];
-    frame.render_widget(Paragraph::new(words.map(Line::from).to_vec()), area);
+    frame.render_widget(Paragraph::new(text.map(Line::from).to_vec()), area);
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use super::*;
 use crate::api::{
-    EntryList, EventInfo, Missed, Ready, Refused, Reloaded, ServerList, ServerStatus, SessionList, Status,
+    EntryList, ErrorResponse, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status,
     SubscriptionList,
 };
 use crate::routes::{Access, ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, ServerAction};
@@ -14,12 +14,12 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
 #[test]
 fn the_document_describes_the_routes_and_the_types() {
-    let wanted = generated();
+    let expected = generated();
     if std::env::var_os("GOBLIN_BLESS").is_some() {
-        std::fs::write(FILE, format!("{wanted:#}\n")).expect("the file is written");
+        std::fs::write(FILE, format!("{expected:#}\n")).expect("the file is written");
         return;
     }
-    assert_eq!(document(), wanted, "GOBLIN_BLESS=1 writes the document anew");
+    assert_eq!(document(), expected, "GOBLIN_BLESS=1 writes the document");
 }
 
 /// The name of the token's security scheme.
@@ -56,9 +56,9 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let summary = summary(route.action);
     let mut responses = Map::new();
     responses.insert("200".to_owned(), json!({ "description": summary, "content": content }));
-    let refused = json!({ "application/json": { "schema": generator.subschema_for::<Refused>() } });
-    for (status, reason) in refusals(route) {
-        let content = if route.access == Access::Probe { &content } else { &refused };
+    let error_content = json!({ "application/json": { "schema": generator.subschema_for::<ErrorResponse>() } });
+    for (status, reason) in errors(route) {
+        let content = if route.access == Access::Probe { &content } else { &error_content };
         responses.insert(status.to_string(), json!({ "description": reason, "content": content }));
     }
     let security = match route.access {
@@ -104,48 +104,48 @@ fn parameters(route: &Route) -> Vec<Value> {
 }
 
 /// Returns the statuses that a route may return besides 200, with their reasons.
-fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
-    let mut refusals = Vec::new();
+fn errors(route: &Route) -> Vec<(u16, &'static str)> {
+    let mut errors = Vec::new();
     if route.access == Access::Probe {
-        return if route.action == RouteAction::Look(ReadTarget::Ready) {
+        return if route.action == RouteAction::Read(ReadTarget::Ready) {
             vec![(503, "the gateway is not ready")]
         } else {
-            refusals
+            errors
         };
     }
-    refusals.push((400, "the route does not accept the query or the body"));
-    refusals.push((401, "the token is missing or wrong"));
-    refusals.push((403, "Host or Origin is not allowed"));
+    errors.push((400, "the route does not accept the query or the body"));
+    errors.push((401, "the token is missing or wrong"));
+    errors.push((403, "Host or Origin is not allowed"));
     if route.has_id() || route.parameter.is_some() {
-        refusals.push((404, "the server does not exist"));
+        errors.push((404, "the server does not exist"));
     }
-    if route.action == RouteAction::Look(ReadTarget::Events) {
-        refusals.push((503, "the maximum number of readers is reached"));
+    if route.action == RouteAction::Read(ReadTarget::Events) {
+        errors.push((503, "the maximum number of readers is reached"));
     }
     if matches!(route.action, RouteAction::Change(_)) {
-        refusals.push((409, "the state of the server does not allow the change"));
-        refusals.push((422, "the configuration file does not allow the change"));
-        refusals.push((503, "the gateway accepts no commands, or too many are waiting"));
+        errors.push((409, "the state of the server does not allow the change"));
+        errors.push((422, "the configuration file does not allow the change"));
+        errors.push((503, "the gateway accepts no commands, or too many are waiting"));
     }
-    refusals
+    errors
 }
 
 fn summary(action: RouteAction) -> &'static str {
     match action {
-        RouteAction::Look(ReadTarget::Alive) => "liveness probe: the process answers",
-        RouteAction::Look(ReadTarget::Ready) => "readiness probe; 503 if the gateway is not ready",
-        RouteAction::Look(ReadTarget::Metrics) => "all metrics, for Prometheus",
-        RouteAction::Look(ReadTarget::Status) => "the state of the gateway and its servers",
-        RouteAction::Look(ReadTarget::Servers) => "the state of each server, including disabled ones",
-        RouteAction::Look(ReadTarget::Server) => "the state of one server",
-        RouteAction::Look(ReadTarget::Entries(List::Tools)) => "the tools of all servers",
-        RouteAction::Look(ReadTarget::Entries(List::Prompts)) => "the prompts of all servers",
-        RouteAction::Look(ReadTarget::Entries(List::Resources)) => "the resources of all servers",
-        RouteAction::Look(ReadTarget::Entries(List::Templates)) => "the resource templates of all servers",
-        RouteAction::Look(ReadTarget::Subscriptions) => "the subscriptions of clients",
-        RouteAction::Look(ReadTarget::Sessions) => "the sessions of clients, most recently active first",
-        RouteAction::Look(ReadTarget::Events) => "a stream of events; Last-Event-ID resumes it",
-        RouteAction::Look(ReadTarget::OpenApi) => "this API as an OpenAPI document",
+        RouteAction::Read(ReadTarget::Alive) => "liveness probe: the process answers",
+        RouteAction::Read(ReadTarget::Ready) => "readiness probe; 503 if the gateway is not ready",
+        RouteAction::Read(ReadTarget::Metrics) => "all metrics, for Prometheus",
+        RouteAction::Read(ReadTarget::Status) => "the state of the gateway and its servers",
+        RouteAction::Read(ReadTarget::Servers) => "the state of each server, including disabled ones",
+        RouteAction::Read(ReadTarget::Server) => "the state of one server",
+        RouteAction::Read(ReadTarget::Entries(List::Tools)) => "the tools of all servers",
+        RouteAction::Read(ReadTarget::Entries(List::Prompts)) => "the prompts of all servers",
+        RouteAction::Read(ReadTarget::Entries(List::Resources)) => "the resources of all servers",
+        RouteAction::Read(ReadTarget::Entries(List::Templates)) => "the resource templates of all servers",
+        RouteAction::Read(ReadTarget::Subscriptions) => "the subscriptions of clients",
+        RouteAction::Read(ReadTarget::Sessions) => "the sessions of clients, most recently active first",
+        RouteAction::Read(ReadTarget::Events) => "a stream of events; Last-Event-ID resumes it",
+        RouteAction::Read(ReadTarget::OpenApi) => "this API as an OpenAPI document",
         RouteAction::Change(ChangeTarget::Configuration) => "reload the configuration file",
         RouteAction::Change(ChangeTarget::Server(ServerAction::Restart)) => {
             "restart a server: end its connection and connect again"
@@ -161,24 +161,24 @@ fn summary(action: RouteAction) -> &'static str {
 fn content(action: RouteAction, generator: &mut SchemaGenerator) -> Value {
     let text = |kind: &str| json!({ kind: { "schema": { "type": "string" } } });
     match action {
-        RouteAction::Look(ReadTarget::Alive) => text("text/plain; charset=utf-8"),
-        RouteAction::Look(ReadTarget::Metrics) => text(goblin_telemetry::metrics::CONTENT_TYPE),
-        RouteAction::Look(ReadTarget::Ready) => answer::<Ready>(generator),
-        RouteAction::Look(ReadTarget::Status) => answer::<Status>(generator),
-        RouteAction::Look(ReadTarget::Servers) => answer::<ServerList>(generator),
-        RouteAction::Look(ReadTarget::Entries(_)) => answer::<EntryList>(generator),
-        RouteAction::Look(ReadTarget::Subscriptions) => answer::<SubscriptionList>(generator),
-        RouteAction::Look(ReadTarget::Sessions) => answer::<SessionList>(generator),
-        RouteAction::Look(ReadTarget::Events) => {
+        RouteAction::Read(ReadTarget::Alive) => text("text/plain; charset=utf-8"),
+        RouteAction::Read(ReadTarget::Metrics) => text(goblin_telemetry::metrics::CONTENT_TYPE),
+        RouteAction::Read(ReadTarget::Ready) => answer::<Ready>(generator),
+        RouteAction::Read(ReadTarget::Status) => answer::<Status>(generator),
+        RouteAction::Read(ReadTarget::Servers) => answer::<ServerList>(generator),
+        RouteAction::Read(ReadTarget::Entries(_)) => answer::<EntryList>(generator),
+        RouteAction::Read(ReadTarget::Subscriptions) => answer::<SubscriptionList>(generator),
+        RouteAction::Read(ReadTarget::Sessions) => answer::<SessionList>(generator),
+        RouteAction::Read(ReadTarget::Events) => {
             let events = generator.subschema_for::<EventInfo>();
             let events = json!({ "message": events, "missed": generator.subschema_for::<Missed>() });
             json!({ "text/event-stream": { "schema": { "type": "string" }, "x-events": events } })
         }
-        RouteAction::Look(ReadTarget::OpenApi) => {
+        RouteAction::Read(ReadTarget::OpenApi) => {
             json!({ "application/json": { "schema": { "type": "object", "required": ["openapi", "paths"] } } })
         }
         RouteAction::Change(ChangeTarget::Configuration) => answer::<Reloaded>(generator),
-        RouteAction::Look(ReadTarget::Server) | RouteAction::Change(ChangeTarget::Server(_)) => {
+        RouteAction::Read(ReadTarget::Server) | RouteAction::Change(ChangeTarget::Server(_)) => {
             answer::<ServerStatus>(generator)
         }
     }

@@ -112,7 +112,7 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
             (Err(AdminError::new(StatusCode::NOT_FOUND, "none")), 404),
             (Err(AdminError::new(StatusCode::CONFLICT, "it is")), 409),
         ] {
-            let (status_of, body) = play(&format!("/api/servers/off/{}", wish.word()), &|command| match command {
+            let (status_of, body) = play(&format!("/api/servers/off/{}", wish.as_str()), &|command| match command {
                 AdminCommand::Server { id, wish: asked, done } => {
                     assert_eq!((id.as_str(), asked), ("off", wish));
                     done.send(outcome.clone()).expect("it is waited for");

@@ -136,7 +136,7 @@ impl CommandExecutor {
                 self.tell(|_| ());
             }
         }
-        self.observe.emit(&Event::ServerCommanded { server: id.as_str(), command: wish.word() });
+        self.observe.emit(&Event::ServerCommanded { server: id.as_str(), command: wish.as_str() });
         Ok(())
     }
 

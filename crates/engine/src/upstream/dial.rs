@@ -149,14 +149,16 @@ impl Dialler {
     }
 
     fn is_kind_unsaid(&self) -> bool {
-        matches!(self.config.transport, Transport::Http { kind: HttpKind::Unsaid, .. })
+        matches!(self.config.transport, Transport::Http { kind: HttpKind::Unspecified, .. })
     }
 
     /// Returns the transport to try first: the one that worked last time.
     fn first_way(&self) -> DialMethod {
         match &self.config.transport {
             Transport::Http { kind: HttpKind::Sse, .. } => DialMethod::Sse,
-            Transport::Http { kind: HttpKind::Unsaid, .. } if self.found_sse.load(Ordering::Relaxed) => DialMethod::Sse,
+            Transport::Http { kind: HttpKind::Unspecified, .. } if self.found_sse.load(Ordering::Relaxed) => {
+                DialMethod::Sse
+            }
             _ => DialMethod::Usual,
         }
     }

@@ -52,7 +52,7 @@ impl Api {
     }
 
     /// Reports a restart of the gateway to the event stream.
-    pub(crate) fn begin_anew(&self) {
+    pub(crate) fn mark_restarted(&self) {
         self.gateways.send_modify(|gateways| *gateways += 1);
     }
 

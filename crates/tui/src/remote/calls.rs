@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use goblin_client::bridge::message::complaint;
+use goblin_client::bridge::message::error_message;
 use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::content::{ContentBlock, ToolOutput, blocks};
 use goblin_client::gateway::{self, PIPE_BYTES};
@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::remote::api::GatewayAddress;
-use crate::state::words::clock;
+use crate::state::format::clock;
 use crate::state::{Effect, StatusMessage, UiEvent};
 
 /// A request without a response.
@@ -36,17 +36,19 @@ enum PendingRequest {
 impl PendingRequest {
     /// Returns the request of an effect: its method, its parameters and its state. Returns `None` for other effects.
     fn of(effect: Effect) -> Option<(Method, String, PendingRequest)> {
-        let about = |uri: &str| format!(r#"{{"uri":{}}}"#, quote(uri));
+        let uri_params = |uri: &str| format!(r#"{{"uri":{}}}"#, quote(uri));
         Some(match effect {
             Effect::Call { ticket, tool, arguments } => {
                 let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&tool));
                 (Method::ToolsCall, params, PendingRequest::Result { ticket, read: call_text })
             }
             Effect::Read { ticket, uri } => {
-                (Method::ResourcesRead, about(&uri), PendingRequest::Result { ticket, read: read_text })
+                (Method::ResourcesRead, uri_params(&uri), PendingRequest::Result { ticket, read: read_text })
             }
-            Effect::Watch { uri } => (Method::Subscribe, about(&uri), PendingRequest::Watch { uri, is_on: true }),
-            Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), PendingRequest::Watch { uri, is_on: false }),
+            Effect::Watch { uri } => (Method::Subscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: true }),
+            Effect::Unwatch { uri } => {
+                (Method::Unsubscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: false })
+            }
             Effect::Quit | Effect::Forget { .. } | Effect::Command(_) => return None,
         })
     }
@@ -54,12 +56,12 @@ impl PendingRequest {
     fn failed(self, text: String) -> UiEvent {
         match self {
             PendingRequest::Result { ticket, .. } => UiEvent::Answered { ticket, text, is_error: true },
-            PendingRequest::Watch { .. } => UiEvent::Said(StatusMessage::bad(text)),
+            PendingRequest::Watch { .. } => UiEvent::Notice(StatusMessage::bad(text)),
         }
     }
 
     fn answered(self, answer: &Response) -> UiEvent {
-        let complaint = || complaint(answer).unwrap_or_else(|| "an error without words".to_owned());
+        let error_message = || error_message(answer).unwrap_or_else(|| "an error without a message".to_owned());
         match (answer.outcome, self) {
             (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
                 let (text, is_error) = read(at.get(answer.raw.as_str()));
@@ -67,35 +69,35 @@ impl PendingRequest {
             }
             (Outcome::Result(_), PendingRequest::Watch { uri, is_on }) => UiEvent::Watching { uri, is_on },
             (Outcome::Error(_), PendingRequest::Watch { uri, .. }) => {
-                UiEvent::Said(StatusMessage::bad(format!("{uri}: {}", complaint())))
+                UiEvent::Notice(StatusMessage::bad(format!("{uri}: {}", error_message())))
             }
-            (Outcome::Error(_), request) => request.failed(complaint()),
+            (Outcome::Error(_), request) => request.failed(error_message()),
         }
     }
 }
 
-pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
+pub(crate) async fn run(gateway: &GatewayAddress, events: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
     let mut first = called.recv().await;
     while let Some(effect) = first {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
         let wire = match wire(gateway) {
             Ok(wire) => wire,
             Err(error) => {
-                let _ = news.send(failed(effect, format!("{error:#}"))).await;
+                let _ = events.send(failed(effect, format!("{error:#}"))).await;
                 first = called.recv().await;
                 continue;
             }
         };
-        let mut talk = PeerLoop { peer: Peer::new(near), news, open: HashMap::new() };
-        let talked = async move {
-            let goes_on = talk.run(effect, &mut called).await;
-            talk.give_up().await;
-            (called, goes_on)
+        let mut peer_loop = PeerLoop { peer: Peer::new(near), events, open: HashMap::new() };
+        let finished = async move {
+            let continues = peer_loop.run(effect, &mut called).await;
+            peer_loop.fail_open_requests().await;
+            (called, continues)
         };
-        let (returned, ()) = tokio::join!(talked, gateway::carry(wire, far));
-        let goes_on;
-        (called, goes_on) = returned;
-        if !goes_on {
+        let (returned, ()) = tokio::join!(finished, gateway::carry(wire, far));
+        let continues;
+        (called, continues) = returned;
+        if !continues {
             return;
         }
         first = called.recv().await;
@@ -113,13 +115,13 @@ fn wire(gateway: &GatewayAddress) -> anyhow::Result<GatewayConnection> {
 fn failed(effect: Effect, reason: String) -> UiEvent {
     match PendingRequest::of(effect) {
         Some((_, _, request)) => request.failed(reason),
-        None => UiEvent::Said(StatusMessage::bad(reason)),
+        None => UiEvent::Notice(StatusMessage::bad(reason)),
     }
 }
 
 struct PeerLoop<'a> {
     peer: Peer,
-    news: &'a mpsc::Sender<UiEvent>,
+    events: &'a mpsc::Sender<UiEvent>,
     /// The requests without a response, by their id.
     open: HashMap<u64, PendingRequest>,
 }
@@ -128,13 +130,13 @@ impl PeerLoop<'_> {
     /// Runs the session until it ends. Returns `true` if the session was lost but the dashboard still runs.
     async fn run(&mut self, first: Effect, called: &mut mpsc::Receiver<Effect>) -> bool {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
-        let begun = self.peer.begin("goblin top", &capabilities).await;
-        let refused = match &begun {
-            Some(answer) => complaint(answer),
-            None => Some("the gateway ended before it answered".to_owned()),
+        let answer = self.peer.begin("goblin top", &capabilities).await;
+        let error = match &answer {
+            Some(answer) => error_message(answer),
+            None => Some("the gateway closed the connection before it answered".to_owned()),
         };
-        if let Some(reason) = refused {
-            return self.news.send(failed(first, reason)).await.is_ok();
+        if let Some(reason) = error {
+            return self.events.send(failed(first, reason)).await.is_ok();
         }
         self.begin(first);
         loop {
@@ -143,9 +145,9 @@ impl PeerLoop<'_> {
                     Some(effect) => self.begin(effect),
                     None => return false,
                 },
-                heard = self.peer.next() => {
-                    let Some(heard) = heard else { return true };
-                    if self.hear(heard).await.is_none() {
+                message = self.peer.next() => {
+                    let Some(message) = message else { return true };
+                    if self.handle(message).await.is_none() {
                         return false;
                     }
                 }
@@ -164,43 +166,43 @@ impl PeerLoop<'_> {
         }
     }
 
-    fn forget(&mut self, wanted: u64) {
-        let is_wanted =
-            |open: &PendingRequest| matches!(open, PendingRequest::Result { ticket, .. } if *ticket == wanted);
-        let number = self.open.iter().find(|(_, open)| is_wanted(open)).map(|(number, _)| *number);
+    fn forget(&mut self, cancelled: u64) {
+        let has_ticket =
+            |open: &PendingRequest| matches!(open, PendingRequest::Result { ticket, .. } if *ticket == cancelled);
+        let number = self.open.iter().find(|(_, open)| has_ticket(open)).map(|(number, _)| *number);
         if let Some(number) = number {
             self.open.remove(&number);
-            let params = format!(r#"{{"requestId":{number},"reason":"not wanted any more"}}"#);
+            let params = format!(r#"{{"requestId":{number},"reason":"no longer needed"}}"#);
             self.peer.notify(&Method::Cancelled, Some(&params));
         }
     }
 
     /// Handles a message of the gateway. Returns `None` if the dashboard ended.
-    async fn hear(&mut self, heard: PeerMessage) -> Option<()> {
-        let message = match heard {
+    async fn handle(&mut self, message: PeerMessage) -> Option<()> {
+        let message = match message {
             PeerMessage::Answer(answer) => {
                 let open = answer.id.as_ref().and_then(Id::as_u64).and_then(|number| self.open.remove(&number));
                 open.map(|open| open.answered(&answer))
             }
-            PeerMessage::Told(told) => ResourceUpdate::read(&told).map(|update| {
+            PeerMessage::Notification(notification) => ResourceUpdate::read(&notification).map(|update| {
                 let ResourceUpdate { uri, is_deleted, .. } = update;
                 UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
             }),
-            PeerMessage::Asked(ask) => {
-                self.peer.refuse(&ask);
+            PeerMessage::Request(request) => {
+                self.peer.reject(&request);
                 None
             }
         };
         match message {
-            Some(message) => self.news.send(message).await.ok(),
+            Some(message) => self.events.send(message).await.ok(),
             None => Some(()),
         }
     }
 
     /// Fails all open requests.
-    async fn give_up(mut self) {
+    async fn fail_open_requests(mut self) {
         for (_, open) in self.open.drain() {
-            let _ = self.news.send(open.failed("the connection to the gateway was lost".to_owned())).await;
+            let _ = self.events.send(open.failed("the connection to the gateway was lost".to_owned())).await;
         }
     }
 }

@@ -30,8 +30,8 @@ pub struct CatalogItem {
 impl CatalogItem {
     pub fn read(entry: &Entry) -> CatalogItem {
         let definition: Value = serde_json::from_str(entry.definition.get()).unwrap_or_default();
-        let word = |key: &str| definition[key].as_str().unwrap_or_default();
-        let title = [word("title"), word("name")].into_iter().find(|word| !word.is_empty());
+        let text = |key: &str| definition[key].as_str().unwrap_or_default();
+        let title = [text("title"), text("name")].into_iter().find(|text| !text.is_empty());
         let argument = |argument: &Value| {
             let mark = if argument["required"] == true { "*" } else { "" };
             format!("{}{mark}", argument["name"].as_str().unwrap_or_default())
@@ -42,8 +42,8 @@ impl CatalogItem {
             exposed: entry.exposed.clone(),
             native: entry.native.clone(),
             name: clean(title.unwrap_or_default()),
-            description: word("description").to_owned(),
-            mime: clean(word("mimeType")),
+            description: text("description").to_owned(),
+            mime: clean(text("mimeType")),
             size: definition["size"].as_u64(),
             arguments: clean(&arguments.join(" ")),
             definition: entry.definition.get().to_owned(),

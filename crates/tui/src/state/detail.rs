@@ -2,14 +2,14 @@
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 
 use crate::state::data::{CatalogItem, DashboardData};
+use crate::state::format::span;
 use crate::state::json::pretty;
 use crate::state::table::{RowItem, milliseconds};
-use crate::state::words::span;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {

@@ -32,16 +32,16 @@ impl Dialog {
         let server = clean(id);
         let question = match action {
             ServerAction::Restart => format!("Restart {server}? Its open calls fail."),
-            ServerAction::Disable => format!("Disable {server}? What it offers goes away."),
+            ServerAction::Disable => format!("Disable {server}? Clients lose its tools and resources."),
             ServerAction::Enable => format!("Enable {server}?"),
         };
         Dialog::Confirm { question, command: GatewayCommand::Server(action, id.to_owned()) }
     }
 
-    /// Scrolls the help or a reader. `most` is the maximum position of the last frame.
-    pub fn scroll(&mut self, by: isize, most: usize) {
+    /// Scrolls the help or a reader. `max` is the maximum position of the last frame.
+    pub fn scroll(&mut self, by: isize, max: usize) {
         if let Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) = self {
-            crate::state::scroll(scroll, by, most);
+            crate::state::scroll(scroll, by, max);
         }
     }
 }

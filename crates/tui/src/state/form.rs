@@ -19,10 +19,10 @@ pub struct FormField {
     name: String,
     /// The types of the value, and its description.
     pub hint: String,
-    pub is_needed: bool,
+    pub is_required: bool,
     pub entry: FieldInput,
     /// The reason why the value is invalid.
-    pub trouble: Option<String>,
+    pub error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +55,8 @@ impl FormField {
             true => kind,
             false => format!("{kind}: {description}"),
         };
-        let is_needed = schema.is_required(name);
-        FormField { name: name.to_owned(), hint: clean(&hint), is_needed, entry, trouble: None }
+        let is_required = schema.is_required(name);
+        FormField { name: name.to_owned(), hint: clean(&hint), is_required, entry, error: None }
     }
 
     pub fn label(&self) -> String {
@@ -78,12 +78,12 @@ impl FormField {
             FieldInput::Written(text) if text.is_empty() => None,
             FieldInput::Written(text) => {
                 let property = schema.property(&self.name);
-                Some(schema.token(property, text).map_err(|kinds| format!("it must be {kinds}"))?)
+                Some(schema.token(property, text).map_err(|kinds| format!("must be {kinds}"))?)
             }
             FieldInput::Chosen { tokens, at } => at.map(|at| tokens[at].clone()),
         };
         match token {
-            None if self.is_needed => Err("it is needed".to_owned()),
+            None if self.is_required => Err("required".to_owned()),
             token => Ok(token),
         }
     }
@@ -96,7 +96,7 @@ impl Form {
         let schema = ToolSchema::new(&root);
         let mut fields: Vec<_> =
             schema.properties().map(|(name, property)| FormField::new(name, property, schema)).collect();
-        fields.sort_by_key(|field| !field.is_needed);
+        fields.sort_by_key(|field| !field.is_required);
         Form { tool: tool.to_owned(), fields, at: 0, schema: root }
     }
 
@@ -108,7 +108,7 @@ impl Form {
 
     pub fn write(&mut self, character: char) {
         let Some(field) = self.fields.get_mut(self.at) else { return };
-        field.trouble = None;
+        field.error = None;
         match &mut field.entry {
             FieldInput::Written(text) => text.push(character),
             FieldInput::Chosen { .. } if character == ' ' => self.choose(1),
@@ -122,7 +122,7 @@ impl Form {
 
     pub fn erase(&mut self) {
         let Some(field) = self.fields.get_mut(self.at) else { return };
-        field.trouble = None;
+        field.error = None;
         match &mut field.entry {
             FieldInput::Written(text) => drop(text.pop()),
             FieldInput::Chosen { at, .. } => *at = None,
@@ -131,11 +131,11 @@ impl Form {
 
     /// Selects the next or previous choice. The empty choice is between the last and the first.
     pub fn choose(&mut self, by: isize) {
-        let Some(FormField { entry: FieldInput::Chosen { tokens, at }, trouble, .. }) = self.fields.get_mut(self.at)
+        let Some(FormField { entry: FieldInput::Chosen { tokens, at }, error, .. }) = self.fields.get_mut(self.at)
         else {
             return;
         };
-        *trouble = None;
+        *error = None;
         let places = tokens.len() + 1;
         let place = at.map_or(0, |at| at + 1);
         *at = ((place + places).saturating_add_signed(by) % places).checked_sub(1);
@@ -145,17 +145,17 @@ impl Form {
     pub fn arguments(&mut self) -> Option<String> {
         let schema = ToolSchema::new(&self.schema);
         let mut members = Vec::new();
-        let mut wrong = None;
+        let mut first_error = None;
         for (at, field) in self.fields.iter_mut().enumerate() {
             match field.token(schema) {
                 Ok(token) => members.extend(token.map(|token| format!("{}:{token}", quote(&field.name)))),
-                Err(trouble) => {
-                    field.trouble = Some(trouble);
-                    wrong = wrong.or(Some(at));
+                Err(error) => {
+                    field.error = Some(error);
+                    first_error = first_error.or(Some(at));
                 }
             }
         }
-        match wrong {
+        match first_error {
             Some(at) => {
                 self.at = at;
                 None
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_needed_come_first_and_each_says_what_it_must_be() {
         let fields: Vec<_> =
-            form().fields.iter().map(|field| (field.label(), field.is_needed, field.hint.clone())).collect();
+            form().fields.iter().map(|field| (field.label(), field.is_required, field.hint.clone())).collect();
         assert_eq!(fields[0], ("level".to_owned(), true, "low|high|3".to_owned()));
         assert_eq!(fields[1], ("text".to_owned(), true, "string: What to say".to_owned()));
         assert_eq!(fields[2], ("count".to_owned(), false, "integer".to_owned()));
@@ -213,11 +213,11 @@ mod tests {
         let mut form = form();
         fill(&mut form, "count", "many");
         assert_eq!(form.arguments(), None);
-        let troubles: Vec<_> = form.fields.iter().filter_map(|field| field.trouble.clone()).collect();
-        assert_eq!(troubles, ["it is needed", "it is needed", "it must be an integer"]);
+        let errors: Vec<_> = form.fields.iter().filter_map(|field| field.error.clone()).collect();
+        assert_eq!(errors, ["required", "required", "must be an integer"]);
         assert_eq!(form.at, 0, "the first of them");
         form.choose(-1);
-        assert_eq!((form.fields[0].shown(), form.fields[0].trouble.clone()), ("3".to_owned(), None));
+        assert_eq!((form.fields[0].shown(), form.fields[0].error.clone()), ("3".to_owned(), None));
         form.erase();
         assert_eq!(form.fields[0].shown(), "");
     }

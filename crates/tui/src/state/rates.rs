@@ -49,7 +49,7 @@ impl CounterSample {
 }
 
 impl Rates {
-    pub fn look(&mut self, at: Duration, status: &Status) {
+    pub fn record(&mut self, at: Duration, status: &Status) {
         let seconds = self.at.map(|before| at.saturating_sub(before).as_secs_f64()).filter(|seconds| *seconds > 0.0);
         self.at = Some(at);
         self.servers.retain(|id, _| status.servers.iter().any(|server| server.id == *id));
@@ -57,7 +57,7 @@ impl Rates {
         for server in &status.servers {
             let is_new = !self.servers.contains_key(&server.id);
             let known = self.servers.entry(server.id.clone()).or_default();
-            known.look(server, seconds.filter(|_| !is_new));
+            known.record(server, seconds.filter(|_| !is_new));
             self.total.calls += known.rate.calls;
             self.total.failed += known.rate.failed;
         }
@@ -74,7 +74,7 @@ impl Rates {
 
 impl ServerRate {
     /// Adds the counters of a poll. Counters that went down belong to a restarted gateway, and count as no change.
-    fn look(&mut self, server: &ServerStatus, seconds: Option<f64>) {
+    fn record(&mut self, server: &ServerStatus, seconds: Option<f64>) {
         let seen = CounterSample::of(&server.calls, &server.latency);
         let before = std::mem::replace(&mut self.seen, seen);
         let Some(seconds) = seconds else { return };
@@ -108,26 +108,26 @@ mod tests {
     #[test]
     fn rates_are_differences_over_the_time_between() {
         let mut rates = Rates::default();
-        let mut look = |seconds: u64, status: Status| {
-            rates.look(Duration::from_secs(seconds), &status);
+        let mut record = |seconds: u64, status: Status| {
+            rates.record(Duration::from_secs(seconds), &status);
             let server = &rates.servers["a"];
             (rates.total.calls, rates.total.failed, server.latency.back().copied().flatten(), rates.history.len())
         };
-        assert_eq!(look(0, status(100, 5, 2.0)), (0.0, 0.0, None, 0), "one look says nothing");
-        assert_eq!(look(2, status(110, 15, 3.0)), (10.0, 5.0, Some(13.0), 1), "330 ms less 200 ms, for 10 answers");
-        assert_eq!(look(3, status(110, 15, 3.0)), (0.0, 0.0, None, 2));
-        assert_eq!(look(4, status(1, 0, 9.0)), (0.0, 0.0, None, 3), "a gateway that began anew");
-        assert_eq!(look(5, status(2, 0, 9.0)), (1.0, 0.0, Some(9.0), 4));
+        assert_eq!(record(0, status(100, 5, 2.0)), (0.0, 0.0, None, 0), "one sample gives no rate");
+        assert_eq!(record(2, status(110, 15, 3.0)), (10.0, 5.0, Some(13.0), 1), "330 ms less 200 ms, for 10 answers");
+        assert_eq!(record(3, status(110, 15, 3.0)), (0.0, 0.0, None, 2));
+        assert_eq!(record(4, status(1, 0, 9.0)), (0.0, 0.0, None, 3), "a restarted gateway");
+        assert_eq!(record(5, status(2, 0, 9.0)), (1.0, 0.0, Some(9.0), 4));
     }
 
     #[test]
     fn only_the_last_looks_are_remembered() {
         let mut rates = Rates::default();
         for second in 0..100 {
-            rates.look(Duration::from_secs(second), &status(second, 0, 1.0));
+            rates.record(Duration::from_secs(second), &status(second, 0, 1.0));
         }
         assert_eq!((rates.history.len(), rates.servers["a"].latency.len()), (MAX_SAMPLES, MAX_SAMPLES));
-        rates.look(Duration::from_secs(101), &Status::default());
-        assert!(rates.servers.is_empty(), "a server that is gone");
+        rates.record(Duration::from_secs(101), &Status::default());
+        assert!(rates.servers.is_empty(), "a removed server");
     }
 }

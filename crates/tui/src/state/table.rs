@@ -6,41 +6,41 @@ use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
 use crate::state::data::{CatalogItem, DashboardData};
+use crate::state::format::{clock, span, sparkline};
 use crate::state::rates::{Rates, ServerRate};
-use crate::state::words::{clock, span, sparkline};
 use crate::state::{Panel, WatchedResource};
 
 /// A column with a title and a maximum width. A growing column takes the room that the others leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     pub title: &'static str,
-    pub most: usize,
+    pub max: usize,
     pub grows: bool,
     pub is_number: bool,
     /// Set if a cell that is too long loses its beginning instead of its end.
     pub keeps_end: bool,
 }
 
-const fn text(title: &'static str, most: usize) -> Column {
-    Column { title, most, grows: false, is_number: false, keeps_end: false }
+const fn text(title: &'static str, max: usize) -> Column {
+    Column { title, max, grows: false, is_number: false, keeps_end: false }
 }
 
 const fn number(title: &'static str) -> Column {
-    Column { title, most: 9, grows: false, is_number: true, keeps_end: false }
+    Column { title, max: 9, grows: false, is_number: true, keeps_end: false }
 }
 
-const fn wide(title: &'static str, most: usize) -> Column {
-    Column { title, most, grows: true, is_number: false, keeps_end: false }
+const fn wide(title: &'static str, max: usize) -> Column {
+    Column { title, max, grows: true, is_number: false, keeps_end: false }
 }
 
 /// Creates a growing column that keeps the end of its cells. URIs of one server share a prefix, and the newest value of
 /// a sparkline is at its end.
-const fn ending(title: &'static str, most: usize) -> Column {
-    Column { title, most, grows: true, is_number: false, keeps_end: true }
+const fn ending(title: &'static str, max: usize) -> Column {
+    Column { title, max, grows: true, is_number: false, keeps_end: true }
 }
 
 const OVERVIEW: &[Column] = &[
@@ -63,7 +63,7 @@ const SERVERS: &[Column] = &[
     number("FAILED"),
     number("P95"),
     number("RESTARTS"),
-    wide("SAYS", 200),
+    wide("DETAILS", 200),
 ];
 const TOOLS: &[Column] = &[text("TOOL", 40), text("SERVER", 16), wide("DESCRIPTION", 400)];
 const PROMPTS: &[Column] = &[text("PROMPT", 40), text("SERVER", 16), text("ARGUMENTS", 24), wide("DESCRIPTION", 400)];
@@ -195,46 +195,46 @@ pub(crate) struct TableInput<'a> {
 }
 
 /// Builds the lists of `panel`.
-pub(crate) fn sections(panel: Panel, wanted: &TableInput<'_>) -> Vec<TableSection> {
-    let data = wanted.data;
+pub(crate) fn sections(panel: Panel, input: &TableInput<'_>) -> Vec<TableSection> {
+    let data = input.data;
     let (title, columns, rows) = match panel {
-        Panel::Overview => ("Servers", OVERVIEW, wanted.servers(overview_row)),
-        Panel::Servers => ("Servers", SERVERS, wanted.servers(server_row)),
-        Panel::Tools => ("Tools", TOOLS, wanted.items(List::Tools, tool_row)),
-        Panel::Prompts => ("Prompts", PROMPTS, wanted.items(List::Prompts, prompt_row)),
+        Panel::Overview => ("Servers", OVERVIEW, input.servers(overview_row)),
+        Panel::Servers => ("Servers", SERVERS, input.servers(server_row)),
+        Panel::Tools => ("Tools", TOOLS, input.items(List::Tools, tool_row)),
+        Panel::Prompts => ("Prompts", PROMPTS, input.items(List::Prompts, prompt_row)),
         Panel::Resources => {
-            let cells = |item: &CatalogItem| resource_row(item, wanted.watched);
-            ("Resources", RESOURCES, wanted.items(List::Resources, cells))
+            let cells = |item: &CatalogItem| resource_row(item, input.watched);
+            ("Resources", RESOURCES, input.items(List::Resources, cells))
         }
         Panel::Subscriptions => {
             let all = data.subscriptions.subscriptions.iter().enumerate();
-            let own = all.filter(|(_, info)| wanted.is_of(&info.server));
+            let own = all.filter(|(_, info)| input.is_of(&info.server));
             let rows = own.map(|(at, info)| row(&info.id, RowItem::Subscription(at), subscription_row(info)));
             ("Subscriptions", SUBSCRIPTIONS, rows.collect())
         }
         Panel::Sessions => {
             let all = data.sessions.sessions.iter().enumerate();
             let rows = all.map(|(at, info)| row(&info.id, RowItem::Session(at), session_row(info)));
-            let title = if wanted.server.is_some() { "Sessions (of all servers)" } else { "Sessions" };
+            let title = if input.server.is_some() { "Sessions (of all servers)" } else { "Sessions" };
             (title, SESSIONS, rows.collect())
         }
         Panel::Events => {
             let all = data.events.iter().enumerate();
-            let own = all.filter(|(_, event)| wanted.server.is_none() || event.server.as_deref() == wanted.server);
+            let own = all.filter(|(_, event)| input.server.is_none() || event.server.as_deref() == input.server);
             let id = |event: &EventInfo| format!("{} {}", event.seq, event.time);
             ("Events", EVENTS, own.map(|(at, event)| row(&id(event), RowItem::Event(at), event_row(event))).collect())
         }
     };
-    let mut sections = vec![wanted.section(title, columns, rows)];
+    let mut sections = vec![input.section(title, columns, rows)];
     if panel == Panel::Resources {
-        sections.push(wanted.section("Templates", TEMPLATES, wanted.items(List::Templates, template_row)));
+        sections.push(input.section("Templates", TEMPLATES, input.items(List::Templates, template_row)));
     }
     sections
 }
 
 impl TableInput<'_> {
     fn is_of(&self, server: &str) -> bool {
-        self.server.is_none_or(|wanted| wanted == server)
+        self.server.is_none_or(|selected| selected == server)
     }
 
     fn servers(&self, cells: impl Fn(&ServerStatus, &ServerRate) -> Vec<TableCell>) -> Vec<Row> {
@@ -282,13 +282,13 @@ fn compare(one: &TableCell, other: &TableCell) -> Ordering {
 /// Returns the range of `query` in `text`, ignoring case.
 pub(crate) fn find(text: &str, query: &str) -> Option<Range<usize>> {
     let fold = |character: char| character.to_lowercase().next().unwrap_or(character);
-    let wanted: Vec<char> = query.chars().map(fold).collect();
+    let needle: Vec<char> = query.chars().map(fold).collect();
     let given: Vec<(usize, char)> = text.char_indices().map(|(at, character)| (at, fold(character))).collect();
-    if wanted.is_empty() {
+    if needle.is_empty() {
         return None;
     }
-    let begin = given.windows(wanted.len()).position(|window| window.iter().map(|(_, is)| is).eq(&wanted))?;
-    let end = given.get(begin + wanted.len()).map_or(text.len(), |(at, _)| *at);
+    let begin = given.windows(needle.len()).position(|window| window.iter().map(|(_, is)| is).eq(&needle))?;
+    let end = given.get(begin + needle.len()).map_or(text.len(), |(at, _)| *at);
     Some(given[begin].0..end)
 }
 
@@ -321,7 +321,7 @@ fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<TableCell> {
 }
 
 fn server_row(server: &ServerStatus, _: &ServerRate) -> Vec<TableCell> {
-    let says = server.reason.as_deref().or(server.lacking.first().map(String::as_str)).unwrap_or(&server.software);
+    let details = server.reason.as_deref().or(server.lacking.first().map(String::as_str)).unwrap_or(&server.software);
     let tone = if server.reason.is_some() { Tone::Bad } else { Tone::Plain };
     vec![
         TableCell::text(&server.id),
@@ -334,7 +334,7 @@ fn server_row(server: &ServerStatus, _: &ServerRate) -> Vec<TableCell> {
         TableCell::failures(server.calls.failed()),
         TableCell::milliseconds(server.latency.p95_ms),
         TableCell::count(server.restarts),
-        TableCell::toned(says, tone),
+        TableCell::toned(details, tone),
     ]
 }
 
@@ -354,11 +354,11 @@ fn prompt_row(item: &CatalogItem) -> Vec<TableCell> {
 fn resource_row(item: &CatalogItem, watched: &BTreeMap<String, WatchedResource>) -> Vec<TableCell> {
     let size = item.size.map_or_else(TableCell::default, |size| TableCell::ranked(bytes(size), size as f64));
     let updates = watched.get(&item.exposed).map_or_else(TableCell::default, |watched| {
-        let words = match watched.updates {
+        let text = match watched.updates {
             0 => "watching".to_owned(),
             updates => format!("{updates} at {}", watched.last),
         };
-        TableCell::toned(&words, Tone::Good)
+        TableCell::toned(&text, Tone::Good)
     });
     vec![
         TableCell::text(&item.exposed),
@@ -370,8 +370,8 @@ fn resource_row(item: &CatalogItem, watched: &BTreeMap<String, WatchedResource>)
 }
 
 fn template_row(item: &CatalogItem) -> Vec<TableCell> {
-    let words = if item.description.is_empty() { &item.name } else { &item.description };
-    vec![TableCell::text(&item.exposed), TableCell::text(words)]
+    let text = if item.description.is_empty() { &item.name } else { &item.description };
+    vec![TableCell::text(&item.exposed), TableCell::text(text)]
 }
 
 fn subscription_row(info: &SubscriptionInfo) -> Vec<TableCell> {
@@ -415,12 +415,12 @@ fn event_row(event: &EventInfo) -> Vec<TableCell> {
         TableCell::toned(&event.level, tone),
         TableCell::text(&event.kind),
         TableCell::toned(event.server.as_deref().unwrap_or_default(), Tone::Dim),
-        TableCell::toned(&event_words(event), tone),
+        TableCell::toned(&event_text(event), tone),
     ]
 }
 
 /// Returns the message of an event together with its fields.
-pub(crate) fn event_words(event: &EventInfo) -> String {
+pub(crate) fn event_text(event: &EventInfo) -> String {
     let fields: String = event.fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
     clean(&(event.message.clone() + &fields))
 }

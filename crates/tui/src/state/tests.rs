@@ -263,7 +263,7 @@ fn a_server_is_changed_only_after_a_yes() {
 fn a_gateway_that_comes_back_is_counted_anew() {
     let mut state = state();
     assert!(state.rates.total.calls > 0.0);
-    state.update(UiEvent::Link(LinkStatus::Lost { reason: "gone".to_owned(), again_in: Duration::from_secs(1) }));
+    state.update(UiEvent::Link(LinkStatus::Lost { reason: "gone".to_owned(), retry_in: Duration::from_secs(1) }));
     assert!(state.data.status.is_some(), "what was known stays");
     state.update(UiEvent::Link(LinkStatus::Live));
     assert_eq!((state.rates.total.calls, state.rates.history.len()), (0.0, 0));

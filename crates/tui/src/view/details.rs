@@ -28,9 +28,9 @@ fn lines(detail: &Detail, room: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     for line in &detail.lines {
         match line {
-            detail::Line::Heading(words) => {
+            detail::Line::Heading(text) => {
                 lines.push(Line::default());
-                lines.push(Line::styled(words.clone(), theme.title()));
+                lines.push(Line::styled(text.clone(), theme.title()));
             }
             detail::Line::Field(label, value) => {
                 for (at, part) in wrap(value, room.saturating_sub(LABEL)).into_iter().enumerate() {
@@ -38,7 +38,7 @@ fn lines(detail: &Detail, room: usize, theme: Theme) -> Vec<Line<'static>> {
                     lines.push(Line::from(vec![Span::styled(pad(label, LABEL, false), theme.dim()), Span::raw(part)]));
                 }
             }
-            detail::Line::Text(words) => lines.extend(wrap(words, room).into_iter().map(Line::from)),
+            detail::Line::Text(text) => lines.extend(wrap(text, room).into_iter().map(Line::from)),
         }
     }
     lines

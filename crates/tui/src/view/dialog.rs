@@ -29,8 +29,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &S
 
 /// Draws an empty frame for this many lines in the middle of `body`. Returns the inner area.
 fn open_dialog(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
-    let wanted = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
-    let (columns, rows) = (columns.min(body.width), wanted.min(body.height));
+    let height = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
+    let (columns, rows) = (columns.min(body.width), height.min(body.height));
     let area = Rect {
         x: body.x + (body.width - columns) / 2,
         y: body.y + (body.height - rows) / 2,
@@ -86,7 +86,7 @@ fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme
     let mut lines: Vec<_> = wrap(question, 54).into_iter().map(|line| Line::from(format!(" {line}"))).collect();
     lines.push(Line::default());
     lines.push(Line::styled(" y yes   n no", theme.strong()));
-    let inner = open_dialog(frame, body, "Sure?", 58, lines.len(), theme);
+    let inner = open_dialog(frame, body, "Confirm", 58, lines.len(), theme);
     draw_lines(frame, inner, lines, 0, "j", theme)
 }
 
@@ -103,10 +103,10 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
         lines.extend(field_lines(field, at == form.at, label, room, theme));
     }
     if form.fields.is_empty() {
-        lines.push(Line::from(" It takes no arguments."));
+        lines.push(Line::from(" This tool takes no arguments."));
     }
     lines.push(Line::default());
-    lines.push(Line::styled(" Enter calls it   Tab next field   ←→ choose   Esc leaves   * needed", theme.dim()));
+    lines.push(Line::styled(" Enter call   Tab next field   ←→ choose   Esc cancel   * required", theme.dim()));
     let inner = open_dialog(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
     let scroll = focus.saturating_sub(usize::from(inner.height));
     draw_lines(frame, inner, lines, scroll, "j", theme);
@@ -114,25 +114,25 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
 }
 
 fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
-    let mark = if field.is_needed { "*" } else { " " };
+    let mark = if field.is_required { "*" } else { " " };
     let pointer = if is_focused { ">" } else { " " };
     let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
     let entry_room = room.saturating_sub(label + 4);
     let shown = match &field.entry {
         // The cursor is at the end.
         FieldInput::Written(_) => field.shown().unicode_truncate_start(entry_room).0.to_owned(),
-        FieldInput::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
+        FieldInput::Chosen { at: None, .. } => "‹ not set ›".to_owned(),
         FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
     let mut spans = vec![name, Span::raw(shown)];
     if is_focused {
         spans.push(Span::styled(" ", theme.selected()));
     }
-    let (words, style) = match &field.trouble {
-        Some(trouble) => (format!("✗ {trouble}"), theme.error()),
+    let (text, style) = match &field.error {
+        Some(error) => (format!("✗ {error}"), theme.error()),
         None => (field.hint.clone(), theme.dim()),
     };
-    let below = format!("  {}{}", " ".repeat(label), fit(&words, room.saturating_sub(label + 2)));
+    let below = format!("  {}{}", " ".repeat(label), fit(&text, room.saturating_sub(label + 2)));
     vec![Line::from(spans), Line::styled(below, style)]
 }
 
@@ -141,8 +141,8 @@ fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: 
     let room = usize::from(columns).saturating_sub(3);
     let style = theme.tone(if reader.is_error { Tone::Bad } else { Tone::Plain });
     let lines: Vec<_> = match reader.waits_for {
-        Some(_) => vec![Line::styled(" waiting for the answer (Esc takes it back)", theme.dim())],
-        None if reader.lines.is_empty() => vec![Line::styled(" it says nothing", theme.dim())],
+        Some(_) => vec![Line::styled(" waiting for the answer (Esc cancels)", theme.dim())],
+        None if reader.lines.is_empty() => vec![Line::styled(" the result is empty", theme.dim())],
         None => {
             let wrapped = reader.lines.iter().flat_map(|line| wrap(line, room));
             wrapped.map(|line| Line::styled(format!(" {line}"), style)).collect()

@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
+use crate::state::format::span;
 use crate::state::table::Tone;
-use crate::state::words::span;
 use crate::state::{LinkStatus, Panel, State};
 use crate::view::text::{fit, width};
 use crate::view::theme::Theme;
@@ -15,20 +15,20 @@ use crate::view::theme::Theme;
 const WIDE_TABS: u16 = 95;
 
 pub(crate) fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
-    let (words, tone) = link_words(state);
+    let (text, tone) = link_text(state);
     let about = state.data.status.as_ref().map_or_else(String::new, |status| {
         let version = if status.version.is_empty() { String::new() } else { format!(" {}", status.version) };
         format!("{version} · pid {} · up {}", status.pid, span(status.uptime_seconds))
     });
-    let room = usize::from(area.width).saturating_sub(width(&words) + 3);
+    let room = usize::from(area.width).saturating_sub(width(&text) + 3);
     let left = fit(&format!(" goblin{about} · {}", state.place), room);
-    let gap = " ".repeat(usize::from(area.width).saturating_sub(width(&left) + width(&words) + 1));
+    let gap = " ".repeat(usize::from(area.width).saturating_sub(width(&left) + width(&text) + 1));
     let line =
-        Line::from(vec![Span::styled(left, theme.strong()), Span::raw(gap), Span::styled(words, theme.tone(tone))]);
+        Line::from(vec![Span::styled(left, theme.strong()), Span::raw(gap), Span::styled(text, theme.tone(tone))]);
     frame.render_widget(line, area);
 }
 
-fn link_words(state: &State) -> (String, Tone) {
+fn link_text(state: &State) -> (String, Tone) {
     match (&state.link, &state.data.status) {
         (LinkStatus::Live, Some(status)) if status.state == "ready" => ("● ready".to_owned(), Tone::Good),
         (LinkStatus::Live, Some(status)) => (format!("◐ {}", status.state), Tone::Warn),
@@ -48,10 +48,10 @@ pub(crate) fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
             panel => panel.as_str(),
         };
         let is_shown = panel == state.panel;
-        let words = if is_shown { format!("[{} {title}]", number + 1) } else { format!("{} {title}", number + 1) };
-        let columns = u16::try_from(width(&words)).unwrap_or(u16::MAX);
+        let text = if is_shown { format!("[{} {title}]", number + 1) } else { format!("{} {title}", number + 1) };
+        let columns = u16::try_from(width(&text)).unwrap_or(u16::MAX);
         places.push((Rect::new(at, area.y, columns, 1), panel));
-        spans.push(Span::styled(words, if is_shown { theme.title() } else { Style::new() }));
+        spans.push(Span::styled(text, if is_shown { theme.title() } else { Style::new() }));
         spans.push(Span::raw(" "));
         at = at.saturating_add(columns + 1);
     }
@@ -65,14 +65,14 @@ pub(crate) fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
         Line::from(vec![
             Span::styled(format!(" /{}", fit(&state.query, room / 2)), theme.strong()),
             Span::styled(" ", theme.selected()),
-            Span::styled("  Enter keeps it, Esc ends it", theme.dim()),
+            Span::styled("  Enter applies, Esc clears", theme.dim()),
         ])
     } else if let Some(notice) = &state.notice {
         let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
         Line::styled(fit(&format!(" {mark} {}", notice.text), room), style)
-    } else if let LinkStatus::Lost { reason, again_in } = &state.link {
-        let words = format!(" ✗ trying again in {} s: {reason}", again_in.as_secs().max(1));
-        Line::styled(fit(&words, room), theme.error())
+    } else if let LinkStatus::Lost { reason, retry_in } = &state.link {
+        let text = format!(" ✗ trying again in {} s: {reason}", retry_in.as_secs().max(1));
+        Line::styled(fit(&text, room), theme.error())
     } else {
         Line::styled(fit(hints(state.panel), room), theme.dim())
     };

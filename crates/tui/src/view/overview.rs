@@ -1,15 +1,15 @@
 //! Draws the overview panel: totals, servers with sparklines, and the last events.
 
 use goblin_admin::api::{EventInfo, Status};
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use crate::state::State;
-use crate::state::table::{Tone, event_words, level_tone, rate};
-use crate::state::words::{clock, sparkline};
+use crate::state::format::{clock, sparkline};
+use crate::state::table::{Tone, event_text, level_tone, rate};
 use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
 use crate::view::{FrameLayout, framed, open, table};
@@ -18,9 +18,9 @@ const NUMBERS_ROWS: u16 = 6;
 
 pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
     let servers = u16::try_from(state.data.servers().len()).unwrap_or(u16::MAX);
-    let wanted = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
+    let list_rows = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
     let [numbers, list, events] =
-        Layout::vertical([Constraint::Length(NUMBERS_ROWS), Constraint::Length(wanted), Constraint::Min(0)])
+        Layout::vertical([Constraint::Length(NUMBERS_ROWS), Constraint::Length(list_rows), Constraint::Min(0)])
             .areas(area);
     draw_numbers(frame, numbers, state, theme);
     table::draw(frame, list, state, 0, theme, drawn);
@@ -55,9 +55,9 @@ fn traffic(state: &State, status: &Status, room: usize, theme: Theme) -> Line<'s
         Span::styled(pad(&status.sessions.in_flight.to_string(), 6, false), theme.strong()),
     ];
     let used: usize = spans.iter().map(|span| width(&span.content)).sum();
-    let looks = room.saturating_sub(used + 1);
+    let samples = room.saturating_sub(used + 1);
     let history = &state.rates.history;
-    let curve = sparkline(history.iter().skip(history.len().saturating_sub(looks)).map(|value| Some(*value)));
+    let curve = sparkline(history.iter().skip(history.len().saturating_sub(samples)).map(|value| Some(*value)));
     spans.push(Span::styled(curve, theme.tone(Tone::Good)));
     Line::from(spans)
 }
@@ -109,9 +109,9 @@ fn configuration(status: &Status, room: usize, theme: Theme) -> Line<'static> {
         );
     }
     let reloads =
-        if configuration.reloads > 0 { format!(", read anew {}x", configuration.reloads) } else { String::new() };
-    let words = fit(&format!("{}{reloads}", configuration.source), room.saturating_sub(16));
-    Line::from(vec![Span::styled(" configuration ", theme.dim()), Span::raw(words)])
+        if configuration.reloads > 0 { format!(", reloaded {}x", configuration.reloads) } else { String::new() };
+    let text = fit(&format!("{}{reloads}", configuration.source), room.saturating_sub(16));
+    Line::from(vec![Span::styled(" configuration ", theme.dim()), Span::raw(text)])
 }
 
 fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
@@ -119,10 +119,10 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
         return;
     }
     let inner = open(frame, area, framed("Last events", theme));
-    let is_wanted = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
+    let is_selected = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
     // Debug events are only in the events panel.
-    let is_told = |event: &&EventInfo| event.level != "debug" && is_wanted(event.server.as_deref());
-    let events = state.data.events.iter().filter(is_told);
+    let is_shown = |event: &&EventInfo| event.level != "debug" && is_selected(event.server.as_deref());
+    let events = state.data.events.iter().filter(is_shown);
     let lines: Vec<_> = events
         .take(usize::from(inner.height))
         .map(|event| {
@@ -131,12 +131,12 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
             Line::from(vec![
                 Span::styled(format!(" {} ", pad(clock(&event.time), 8, false)), theme.dim()),
                 Span::styled(pad(&event.level, 6, false), theme.tone(level_tone(&event.level))),
-                Span::raw(fit(&format!("{server}{}", event_words(event)), room)),
+                Span::raw(fit(&format!("{server}{}", event_text(event)), room)),
             ])
         })
         .collect();
     match lines.is_empty() {
-        true => frame.render_widget(Line::styled(" nothing has happened yet", theme.dim()), inner),
+        true => frame.render_widget(Line::styled(" no events yet", theme.dim()), inner),
         false => frame.render_widget(Paragraph::new(lines), inner),
     }
 }

@@ -56,8 +56,8 @@ pub(crate) fn draw(
     let mut position = TableState::new().with_selected(selected.map(|at| at - first));
     frame.render_stateful_widget(table, inner, &mut position);
     if section.rows.is_empty() {
-        let words = if state.query.is_empty() { "  nothing here" } else { "  nothing matches" };
-        frame.render_widget(Line::styled(words, theme.dim()), body);
+        let text = if state.query.is_empty() { "  nothing here" } else { "  nothing matches" };
+        frame.render_widget(Line::styled(text, theme.dim()), body);
     }
     drawn.measures.rows = drawn.measures.rows.max(room);
     drawn.rows.push(Rows { area: body, section: number, first });
@@ -83,7 +83,7 @@ fn widths(section: &TableSection, room: usize) -> Vec<u16> {
         .map(|(at, column)| {
             let widest = section.rows.iter().map(|row| width(&row.cells[at].text)).max().unwrap_or(0);
             // The title needs one more column for the sort mark.
-            widest.max(width(column.title) + 1).min(column.most)
+            widest.max(width(column.title) + 1).min(column.max)
         })
         .collect();
     let mut shown = section.columns.len();

@@ -44,11 +44,7 @@ fn check(name: &str, state: &mut State, columns: u16, rows: u16) {
         std::fs::write(&path, &frame).expect("it can be written");
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(
-        frame == kept,
-        "{name} is shown otherwise than {} has it (GOBLIN_BLESS=1 keeps it):\n{frame}",
-        path.display()
-    );
+    assert!(frame == kept, "{name} differs from {} (GOBLIN_BLESS=1 writes the file):\n{frame}", path.display());
 }
 
 fn check_both(name: &str, mut state: State) {
@@ -73,8 +69,8 @@ fn every_panel_has_its_frame() {
 fn tui1_resources_show_uri_name_type_and_size() {
     let frame = text(&buffer(&mut at(Panel::Resources), 120, 30, Theme::Monochrome));
     let line = frame.lines().find(|line| line.contains("README.md")).expect("a row");
-    for word in ["file:///srv/ops/project/README.md", " README.md ", "text/markdown", "4.3 kB"] {
-        assert!(line.contains(word), "{word} in {line}");
+    for text_part in ["file:///srv/ops/project/README.md", " README.md ", "text/markdown", "4.3 kB"] {
+        assert!(line.contains(text_part), "{text_part} in {line}");
     }
 }
 
@@ -159,8 +155,9 @@ fn details_can_be_scrolled_to_their_end_and_no_further() {
 fn tui5_templates_have_a_section_of_their_own() {
     let frame = text(&buffer(&mut at(Panel::Resources), 100, 30, Theme::Monochrome));
     let lines: Vec<_> = frame.lines().collect();
-    let row =
-        |words: &str| lines.iter().position(|line| line.contains(words)).unwrap_or_else(|| panic!("{words}: {frame}"));
+    let row = |fragment: &str| {
+        lines.iter().position(|line| line.contains(fragment)).unwrap_or_else(|| panic!("{fragment}: {frame}"))
+    };
     assert!(row("Resources 4") < row("Templates 1"), "{frame}");
     assert!(row("PATTERN") < row("file:///srv/ops/project/{path}"), "{frame}");
     assert!(lines[row("{path}")].contains("Any file of the project"), "{frame}");
@@ -192,11 +189,11 @@ fn dialogs_stand_in_front() {
 #[test]
 fn a_lost_gateway_is_told_and_what_was_known_stays() {
     let mut state = state();
-    let again_in = std::time::Duration::from_secs(4);
-    let reason = "the gateway at http://127.0.0.1:7777/mcp is not running any more".to_owned();
-    state.update(UiEvent::Link(LinkStatus::Lost { reason, again_in }));
+    let retry_in = std::time::Duration::from_secs(4);
+    let reason = "the gateway at http://127.0.0.1:7777/mcp is no longer running".to_owned();
+    state.update(UiEvent::Link(LinkStatus::Lost { reason, retry_in }));
     check("lost", &mut state, 80, 24);
-    state.update(UiEvent::Said(StatusMessage::bad("no")));
+    state.update(UiEvent::Notice(StatusMessage::bad("no")));
     assert!(text(&buffer(&mut state, 80, 24, Theme::Colour)).contains("✗ no"));
 }
 

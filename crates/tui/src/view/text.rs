@@ -9,20 +9,20 @@ pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Returns the text cut to `most` columns. A cut text ends in an ellipsis.
-pub(crate) fn fit(text: &str, most: usize) -> String {
-    match text.width() > most {
-        true if most == 0 => String::new(),
-        true => format!("{}{ELLIPSIS}", text.unicode_truncate(most - 1).0),
+/// Returns the text cut to `max` columns. A cut text ends in an ellipsis.
+pub(crate) fn fit(text: &str, max: usize) -> String {
+    match text.width() > max {
+        true if max == 0 => String::new(),
+        true => format!("{}{ELLIPSIS}", text.unicode_truncate(max - 1).0),
         false => text.to_owned(),
     }
 }
 
-/// Returns the end of the text in at most `most` columns. A cut text starts with an ellipsis.
-pub(crate) fn fit_end(text: &str, most: usize) -> String {
-    match text.width() > most {
-        true if most == 0 => String::new(),
-        true => format!("{ELLIPSIS}{}", text.unicode_truncate_start(most - 1).0),
+/// Returns the end of the text in at most `max` columns. A cut text starts with an ellipsis.
+pub(crate) fn fit_end(text: &str, max: usize) -> String {
+    match text.width() > max {
+        true if max == 0 => String::new(),
+        true => format!("{ELLIPSIS}{}", text.unicode_truncate_start(max - 1).0),
         false => text.to_owned(),
     }
 }
@@ -33,15 +33,15 @@ pub(crate) fn pad(text: &str, columns: usize, is_right: bool) -> String {
     fit(text, columns).unicode_pad(columns, side, false).into_owned()
 }
 
-/// Wraps text into lines of at most `most` columns, at spaces if possible. All lines keep the indentation.
-pub(crate) fn wrap(text: &str, most: usize) -> Vec<String> {
-    let most = most.max(2);
-    let indent: String = text.chars().take_while(|character| *character == ' ').take(most / 2).collect();
+/// Wraps text into lines of at most `max` columns, at spaces if possible. All lines keep the indentation.
+pub(crate) fn wrap(text: &str, max: usize) -> Vec<String> {
+    let max = max.max(2);
+    let indent: String = text.chars().take_while(|character| *character == ' ').take(max / 2).collect();
     let mut lines = Vec::new();
     let mut rest = text;
     loop {
         let lead = if lines.is_empty() { "" } else { indent.as_str() };
-        let room = most - lead.len();
+        let room = max - lead.len();
         if rest.width() <= room {
             lines.push(format!("{lead}{rest}"));
             return lines;
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn text_is_cut_by_columns() {
-        for (text, most, expected) in [
+        for (text, max, expected) in [
             ("abc", 3, "abc"),
             ("abcd", 3, "ab…"),
             ("日本語", 6, "日本語"),
@@ -75,18 +75,18 @@ mod tests {
             ("日本", 2, "…"),
             ("a", 0, ""),
         ] {
-            assert_eq!(fit(text, most), expected, "{text} in {most}");
+            assert_eq!(fit(text, max), expected, "{text} in {max}");
         }
-        for (text, most, expected) in [("abcd", 3, "…cd"), ("日本語", 5, "…本語"), ("日本語", 4, "…語"), ("abc", 0, "")]
+        for (text, max, expected) in [("abcd", 3, "…cd"), ("日本語", 5, "…本語"), ("日本語", 4, "…語"), ("abc", 0, "")]
         {
-            assert_eq!(fit_end(text, most), expected, "the end of {text} in {most}");
+            assert_eq!(fit_end(text, max), expected, "the end of {text} in {max}");
         }
         assert_eq!((pad("日", 4, false), pad("7", 3, true)), ("日  ".to_owned(), "  7".to_owned()));
     }
 
     #[test]
     fn lines_are_broken_at_blanks() {
-        for (text, most, expected) in [
+        for (text, max, expected) in [
             ("", 5, vec![""]),
             ("one two three", 7, vec!["one two", "three"]),
             ("onetwothree", 4, vec!["onet", "woth", "ree"]),
@@ -94,7 +94,7 @@ mod tests {
             ("日本語", 4, vec!["日本", "語"]),
             ("a  ", 2, vec!["a"]),
         ] {
-            assert_eq!(wrap(text, most), expected, "{text:?} in {most}");
+            assert_eq!(wrap(text, max), expected, "{text:?} in {max}");
         }
     }
 }

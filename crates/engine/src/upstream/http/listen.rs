@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use goblin_catalog::listing::List;
-use goblin_client::events::{EventStream, ResumePosition, is_event_stream, is_passing};
+use goblin_client::events::{EventStream, ResumePosition, is_event_stream, is_temporary};
 use goblin_telemetry::Event;
 use goblin_wire::framing::Frame;
 use goblin_wire::{MalformedMessage, Message, Method};
@@ -49,7 +49,7 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
                 shared.lose_session();
                 return;
             }
-            Ok(response) if response.status().is_client_error() && !is_passing(response.status()) => {
+            Ok(response) if response.status().is_client_error() && !is_temporary(response.status()) => {
                 // The backend may only have forgotten the event.
                 if !position.forget() {
                     if has_gap {

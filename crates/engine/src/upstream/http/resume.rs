@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_client::connect::ResponseBody;
-use goblin_client::events::{Backoff, EventStream, LASTING, ResumePosition, is_event_stream, is_passing};
+use goblin_client::events::{Backoff, EventStream, ResumePosition, STABLE_AFTER, is_event_stream, is_temporary};
 use goblin_telemetry::worker;
 use goblin_wire::framing::{Frame, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
@@ -152,7 +152,9 @@ impl<'a> StreamedRequest<'a> {
                     let begun = Instant::now();
                     match self.hear(body).await? {
                         ReadOutcome::Answer(answer) => return Ok(answer),
-                        ReadOutcome::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= LASTING => {
+                        ReadOutcome::Stopped { brought_news, .. }
+                            if brought_news || begun.elapsed() >= STABLE_AFTER =>
+                        {
                             pace.reset();
                             continue;
                         }
@@ -180,7 +182,7 @@ impl<'a> StreamedRequest<'a> {
         };
         match response.status() {
             status if status.is_success() && is_event_stream(response.headers()) => Ok(response.into_body()),
-            status if is_passing(status) => Err(ResumeError::ForNow(format!("it answered HTTP {status}"))),
+            status if is_temporary(status) => Err(ResumeError::ForNow(format!("it answered HTTP {status}"))),
             _ => Err(ResumeError::ForGood(self.refusal(response).await)),
         }
     }

@@ -1,6 +1,6 @@
 //! Formats times, durations and sparklines in a few characters.
 
-use goblin_client::words;
+use goblin_client::units;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -18,7 +18,7 @@ pub(crate) fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> St
 
 /// Formats seconds as `4s`, `3m 2s`, `2h 5m` or `3d 4h`.
 pub(crate) fn span(seconds: u64) -> String {
-    words::span(seconds, ["s", "m", "h", "d"])
+    units::span(seconds, ["s", "m", "h", "d"])
 }
 
 /// Returns the time of day of an ISO 8601 time.

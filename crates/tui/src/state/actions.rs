@@ -9,9 +9,9 @@ use crate::state::table::{Row, RowItem};
 use crate::state::{Effect, State, StatusMessage};
 
 impl State {
-    pub(super) fn selected_item(&self, wanted: &[List]) -> Option<(List, &CatalogItem)> {
+    pub(super) fn selected_item(&self, kinds: &[List]) -> Option<(List, &CatalogItem)> {
         match self.row()?.what {
-            RowItem::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
+            RowItem::Item(kind, at) if kinds.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
             _ => None,
         }
     }
@@ -24,7 +24,7 @@ impl State {
     pub(super) fn open_form(&mut self) {
         match self.selected_item(&[List::Tools]) {
             Some((_, tool)) => self.dialog = Some(Dialog::Form(Form::new(&tool.exposed, &tool.definition))),
-            None => self.notice = Some(StatusMessage::bad("c calls a tool: select one among the tools (3)")),
+            None => self.notice = Some(StatusMessage::bad("c calls a tool: select one in the panel Tools (3)")),
         }
     }
 
@@ -43,7 +43,7 @@ impl State {
 
     pub(super) fn read(&mut self) -> Vec<Effect> {
         let Some((_, item)) = self.selected_item(&[List::Resources]) else {
-            self.notice = Some(StatusMessage::bad("r reads a resource: select one among the resources (5)"));
+            self.notice = Some(StatusMessage::bad("r reads a resource: select one in the panel Resources (5)"));
             return Vec::new();
         };
         let uri = item.exposed.clone();
@@ -80,7 +80,7 @@ impl State {
             Some(uri) if self.watched.contains_key(&uri) => vec![Effect::Unwatch { uri }],
             Some(uri) => vec![Effect::Watch { uri }],
             None => {
-                self.notice = Some(StatusMessage::bad("w watches a resource: select one among the resources (5)"));
+                self.notice = Some(StatusMessage::bad("w watches a resource: select one in the panel Resources (5)"));
                 Vec::new()
             }
         }
@@ -93,14 +93,16 @@ impl State {
             watched.updates += 1;
             watched.last = time;
         }
-        let word = if is_deleted { "is deleted" } else { "has changed" };
-        self.notice = Some(StatusMessage::good(format!("{uri} {word}")));
+        let change = if is_deleted { "is deleted" } else { "has changed" };
+        self.notice = Some(StatusMessage::good(format!("{uri} {change}")));
     }
 
-    pub(super) fn ask(&mut self, action: ServerAction) {
+    pub(super) fn confirm_server_action(&mut self, action: ServerAction) {
         match self.selected_server() {
             Some((server, _)) => self.dialog = Some(Dialog::confirm(action, server)),
-            None => self.notice = Some(StatusMessage::bad("this works on a server: select one among the servers (2)")),
+            None => {
+                self.notice = Some(StatusMessage::bad("this key needs a server: select one in the panel Servers (2)"))
+            }
         }
     }
 }
