@@ -23,10 +23,10 @@ pub(crate) struct GatewayArgs {
 }
 
 /// Finds the gateway. Returns an error if none runs, several fit, or it has no admin API.
-pub(crate) async fn find(which: &GatewayArgs) -> Result<AdminClient, CliError> {
+pub(crate) async fn find(arguments: &GatewayArgs) -> Result<AdminClient, CliError> {
     let unusable = |error: anyhow::Error| CliError::Usage(format!("{error:#}"));
-    if let Some(url) = &which.url {
-        let token = stdio::admin_token(which.token_file.as_deref(), url).map_err(unusable)?;
+    if let Some(url) = &arguments.url {
+        let token = stdio::admin_token(arguments.token_file.as_deref(), url).map_err(unusable)?;
         return AdminClient::to_url(url, token.as_ref()).map_err(unusable);
     }
     let record = find_record().await?;

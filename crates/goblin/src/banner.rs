@@ -33,7 +33,7 @@ const INSPECTOR: &str = "Inspector";
 struct ServerLine {
     server: String,
     text: String,
-    is_trouble: bool,
+    is_problem: bool,
 }
 
 /// Prints the banner once the gateway is ready.
@@ -42,30 +42,30 @@ pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readines
     let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
     let colourful = is_colourful(&std::io::stdout());
     // A closed stdout is no error here.
-    let _ = print(&render(&banner, &offers(&directory), colourful));
+    let _ = print(&render(&banner, &server_lines(&directory), colourful));
 }
 
-fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
+fn server_lines(directory: &CatalogStore) -> Vec<ServerLine> {
     let catalog = directory.catalog();
     let listed = |counts: [usize; 4]| {
         let counts = counts.into_iter().zip(List::ALL.map(List::noun));
         let some = counts.filter(|(count, _)| *count > 0);
         some.map(|(count, noun)| plural(count, noun)).collect::<Vec<_>>().join(", ")
     };
-    let offer = |(source, counts): (&goblin_engine::catalog_store::Source, [usize; 4])| {
-        let (text, is_trouble) = match source.backend.state() {
+    let server_line = |(source, counts): (&goblin_engine::catalog_store::Source, [usize; 4])| {
+        let (text, is_problem) = match source.backend.state() {
             BackendState::Starting => ("starting".to_owned(), false),
             BackendState::Ready => (listed(counts), false),
             BackendState::Lost(reason) => (clean(&reason), true),
             BackendState::Stopped => ("stopped".to_owned(), true),
         };
         let text = if text.is_empty() { "nothing".to_owned() } else { text };
-        ServerLine { server: source.backend.id.to_string(), text, is_trouble }
+        ServerLine { server: source.backend.id.to_string(), text, is_problem }
     };
-    catalog.sources.iter().zip(catalog.counts()).map(offer).collect()
+    catalog.sources.iter().zip(catalog.counts()).map(server_line).collect()
 }
 
-fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {
+fn render(banner: &Banner, server_lines: &[ServerLine], colourful: bool) -> String {
     let Banner { url, socket, from, has_token } = banner;
     let faint = |text: &str| paint_if(colourful, text, "2");
     let mut text = format!("\n  {} serves {from}\n", paint_if(colourful, "goblin", "1"));
@@ -74,12 +74,12 @@ fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {
         let _ = writeln!(text, "  at {}", paint_if(colourful, address, "1;36"));
     }
     text.push('\n');
-    let widest = offers.iter().map(|offer| offer.server.chars().count()).max().unwrap_or_default();
-    for ServerLine { server, text: offered, is_trouble } in offers {
-        let offered = paint_if(colourful && *is_trouble, offered, "33");
-        let _ = writeln!(text, "  {server:widest$}  {offered}");
+    let widest = server_lines.iter().map(|server_line| server_line.server.chars().count()).max().unwrap_or_default();
+    for ServerLine { server, text: summary, is_problem } in server_lines {
+        let summary = paint_if(colourful && *is_problem, summary, "33");
+        let _ = writeln!(text, "  {server:widest$}  {summary}");
     }
-    if offers.is_empty() {
+    if server_lines.is_empty() {
         text.push_str("  no server yet: goblin add, goblin import\n");
     }
     let lines = match (url, socket) {
@@ -92,7 +92,7 @@ fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {
     if *has_token && url.is_some() {
         text.push_str("\n  TOKEN is gateway.token of the configuration.\n");
     }
-    let _ = write!(text, "\n  {}\n\n", faint("Ctrl-C ends it."));
+    let _ = write!(text, "\n  {}\n\n", faint("Press Ctrl-C to stop."));
     text
 }
 
@@ -119,14 +119,17 @@ fn http_lines(url: &str, has_token: bool) -> [(&'static str, String); 4] {
 /// line starts `goblin stdio`.
 fn socket_lines(socket: &Path) -> [(&'static str, String); 4] {
     let url = format!("unix:{}", socket.display());
-    let (word, json) = (shell_word(&url), quote(&url));
+    let (argument, json) = (shell_word(&url), quote(&url));
     let code = format!(r#"{{"name":"goblin","command":"goblin","args":["stdio","--url",{json}]}}"#);
     let entry = format!(r#"{{ "command": "goblin", "args": ["stdio", "--url", {json}] }}"#);
     [
-        (CLAUDE, format!("claude mcp add goblin -- goblin stdio --url {word}")),
+        (CLAUDE, format!("claude mcp add goblin -- goblin stdio --url {argument}")),
         (CODE, format!("code --add-mcp {}", shell_word(&code))),
         (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {entry} }} }}"#)),
-        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {word} --method tools/list")),
+        (
+            INSPECTOR,
+            format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {argument} --method tools/list"),
+        ),
     ]
 }
 
@@ -141,12 +144,12 @@ mod tests {
     fn render_with(url: Option<&str>, socket: Option<&str>, has_token: bool) -> String {
         let (url, socket) = (url.map(str::to_owned), socket.map(PathBuf::from));
         let banner = Banner { url, socket, from: "goblin.json".to_owned(), has_token };
-        let offer = |server: &str, text: &str| ServerLine {
+        let server_line = |server: &str, text: &str| ServerLine {
             server: server.to_owned(),
             text: text.to_owned(),
-            is_trouble: false,
+            is_problem: false,
         };
-        render(&banner, &[offer("a", "1 tool, 2 prompts"), offer("longer", "starting")], false)
+        render(&banner, &[server_line("a", "1 tool, 2 prompts"), server_line("longer", "starting")], false)
     }
 
     #[test]

@@ -72,9 +72,9 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
-    let door = Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await.map_err(CliError::from)?;
-    let place = door.place();
-    let worked = door.talk(terminated, async move |peer, mut stopped| {
+    let endpoint = Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await.map_err(CliError::from)?;
+    let place = endpoint.place();
+    let worked = endpoint.run_peer(terminated, async move |peer, mut stopped| {
         let mut client = CatalogClient::new(peer, place);
         let worked = tokio::select! {
             // Nothing begins after a signal.

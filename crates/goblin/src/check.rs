@@ -57,7 +57,7 @@ pub(crate) struct Check {
 pub(crate) async fn run(arguments: Check) -> Result<ExitCode> {
     let report = match load::find(arguments.source.config.as_deref()).and_then(RawConfig::parse) {
         Ok(given) => examine(given, &arguments, Arc::default()).await?,
-        Err(trouble) => unusable(&trouble),
+        Err(error) => unusable(&error),
     };
     show(&report, arguments.json)?;
     Ok(ExitCode::from(code(&report, arguments.strict)))
@@ -91,8 +91,8 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
 }
 
 /// Builds the report of a configuration that cannot be used.
-pub(crate) fn unusable(trouble: &ConfigError) -> CheckReport {
-    match trouble {
+pub(crate) fn unusable(error: &ConfigError) -> CheckReport {
+    match error {
         ConfigError::Nothing(reason) => {
             let problems = vec![Problem { message: reason.clone(), ..Problem::default() }];
             CheckReport { directory: std::env::current_dir().ok(), problems, ..CheckReport::default() }

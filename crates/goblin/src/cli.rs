@@ -66,13 +66,13 @@ impl From<ConfigError> for CliError {
 }
 
 impl From<EndpointError> for CliError {
-    fn from(closed: EndpointError) -> CliError {
-        let words = closed.to_string();
-        match closed {
+    fn from(error: EndpointError) -> CliError {
+        let text = error.to_string();
+        match error {
             EndpointError::Configuration(_) | EndpointError::Flags(_) | EndpointError::Find(FindError::Several(_)) => {
-                CliError::Usage(words)
+                CliError::Usage(text)
             }
-            EndpointError::Find(FindError::None) | EndpointError::Other(_) => CliError::Unavailable(words),
+            EndpointError::Find(FindError::None) | EndpointError::Other(_) => CliError::Unavailable(text),
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::style::{is_colourful, plural, print};
 const CONFIGURATION: &str = "configuration";
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 if there is no trouble (there may be warnings), 1 if there is.")]
+#[command(after_help = "Exit codes: 0 if there is no problem (there may be warnings), 1 if there is one.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub source: ConfigArgs,
@@ -46,10 +46,10 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
     let (json, mut findings) = (arguments.json, Findings::default());
     match load::find(arguments.source.config.as_deref()).and_then(RawConfig::parse) {
         Ok(given) => examine(given, arguments, &mut findings).await?,
-        Err(trouble) => {
-            for problem in check::unusable(&trouble).problems {
+        Err(error) => {
+            for problem in check::unusable(&error).problems {
                 let cure = problem.cure.clone().unwrap_or_else(|| ANOTHER_CONFIGURATION.to_owned());
-                findings.trouble(CONFIGURATION, Problem { cure: None, ..problem }.to_string(), cure);
+                findings.problem(CONFIGURATION, Problem { cure: None, ..problem }.to_string(), cure);
             }
             machine::directories(&RecordDirectories::of(&environment).inspect(), &mut findings);
         }
@@ -59,11 +59,11 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
         false => findings.text(is_colourful(&std::io::stdout())),
     };
     print(&text).context("cannot write to stdout")?;
-    Ok(ExitCode::from(u8::from(findings.count(Verdict::Trouble) > 0)))
+    Ok(ExitCode::from(u8::from(findings.count(Verdict::Problem) > 0)))
 }
 
-const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or take over the servers that other \
-                                     clients have (goblin import)";
+const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or import the servers of other \
+                                     clients (goblin import)";
 
 async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Findings) -> Result<()> {
     let Doctor { source, no_connect, log, .. } = arguments;
@@ -79,17 +79,17 @@ async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Finding
     // The feed keeps debug events only while it has a reader, and noise on stdout is a debug event.
     let observe = Arc::new(Observe::default());
     let reader = observe.feed().reader(0);
-    let wish = Check { source, connect: !no_connect, json: false, strict: false, timeout: None, log };
-    let report = check::examine(given, &wish, Arc::clone(&observe)).await?;
+    let check_arguments = Check { source, connect: !no_connect, json: false, strict: false, timeout: None, log };
+    let report = check::examine(given, &check_arguments, Arc::clone(&observe)).await?;
     findings.ok(CONFIGURATION, headline(&report));
     for warning in report.warnings.iter().filter(|warning| warning.file.is_some()) {
-        let cure = warning.cure.clone().unwrap_or_else(|| "goblin check shows it in its place".to_owned());
+        let cure = warning.cure.clone().unwrap_or_else(|| "run goblin check to see its position".to_owned());
         let what = Problem { cure: None, ..warning.clone() }.to_string();
         findings.warning(CONFIGURATION, what, cure);
     }
     findings.append(first);
-    servers::examined(&report, &unstartable, findings);
-    servers::noise(&observe.feed().read_from(0), findings);
+    servers::report_servers(&report, &unstartable, findings);
+    servers::stdout_noise(&observe.feed().read_from(0), findings);
     drop(reader);
     Ok(())
 }

@@ -90,7 +90,7 @@ fn try_add(arguments: &Add) -> Result<String, String> {
     {
         let place = path.parent().unwrap_or(&path).display();
         warn(&format!(
-            "server {name} starts in {place}, where {argument} may be nothing; use --cwd or an absolute path"
+            "server {name} starts in {place}, where {argument} may not exist; use --cwd or an absolute path"
         ));
     }
     let verb = if is_known { "replaced" } else { "added" };
@@ -104,8 +104,8 @@ fn try_remove(arguments: &Remove) -> Result<String, String> {
     let servers = draft.servers();
     for name in &arguments.names {
         if !servers.iter().any(|(known, _)| known == name) {
-            let meant = draft.nearest(name).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
-            return Err(format!("there is no server {name} in {}{meant}", draft.path().display()));
+            let suggestion = draft.nearest(name).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+            return Err(format!("there is no server {name} in {}{suggestion}", draft.path().display()));
         }
     }
     arguments.names.iter().for_each(|name| draft.remove(name));
@@ -136,7 +136,7 @@ impl Add {
             }
             (None, None, Some((program, rest))) => self.local(program, rest),
             _ => Err(format!(
-                "say what server {name} is: a command (goblin add {name} -- COMMAND), \
+                "server {name} needs a command (goblin add {name} -- COMMAND), \
                  a URL (goblin add {name} URL) or a directory (goblin add {name} --files DIRECTORY)",
                 name = self.name
             )),
@@ -168,12 +168,11 @@ impl Add {
     fn remote(&self, url: &str) -> Result<JsonTree, String> {
         if !url.contains("://") && !url.contains("${") {
             let name = &self.name;
-            return Err(format!("{url} is no URL; for a command write: goblin add {name} -- {url}"));
+            return Err(format!("{url} is not a URL; for a command, write: goblin add {name} -- {url}"));
         }
         let mut headers = Vec::new();
         for header in &self.header {
-            let (name, value) =
-                header.split_once(':').ok_or("a header is written as --header 'NAME: VALUE'".to_owned())?;
+            let (name, value) = header.split_once(':').ok_or("write a header as --header 'NAME: VALUE'".to_owned())?;
             headers.push((name.trim().to_owned(), JsonTree::text(value.trim())));
         }
         let mut entry = vec![("url", JsonTree::text(url))];

@@ -119,7 +119,7 @@ impl Endpoint {
 
     /// Runs `work` as the client at one end of a pipe to the gateway. The first signal sets the receiver that `work`
     /// gets. The second one ends the command at once.
-    pub(crate) async fn talk<T>(
+    pub(crate) async fn run_peer<T>(
         self,
         mut terminated: impl AsyncFnMut(),
         work: impl AsyncFnOnce(Peer, watch::Receiver<bool>) -> T,

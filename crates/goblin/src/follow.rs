@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::load::{self, ConfigLocation, RawConfig};
 
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The published record of this gateway, or `None` if it could not be written.
 pub(crate) type SharedRecord = Arc<Mutex<Option<PublishedRecord>>>;
@@ -32,18 +32,18 @@ pub(crate) type ConfigOverride = Arc<dyn Fn(&mut Config) + Send + Sync>;
 pub(crate) fn follow(
     flag: Option<&Path>,
     from: &ConfigLocation,
-    amend: ConfigOverride,
+    apply_flags: ConfigOverride,
     record: SharedRecord,
 ) -> Result<(ConfigSource, FollowTask)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
-    let read = Arc::new(move || read(flag.as_deref(), &amend, &record));
-    let hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let read = Arc::new(move || read(flag.as_deref(), &apply_flags, &record));
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let path = match from {
         ConfigLocation::File(path) => Some(path.clone()),
         ConfigLocation::Directory(_) => None,
     };
-    let following = worker::spawn(watch(path, hang_up, Arc::clone(&changed)));
+    let following = worker::spawn(watch(path, hangup, Arc::clone(&changed)));
     Ok((ConfigSource { read, changed }, FollowTask(following)))
 }
 
@@ -56,9 +56,9 @@ impl Drop for FollowTask {
     }
 }
 
-fn read(flag: Option<&Path>, amend: &ConfigOverride, record: &SharedRecord) -> Result<NewConfig, String> {
-    let mut given = load::find(flag).and_then(RawConfig::parse).map_err(|trouble| trouble.to_string())?;
-    amend(&mut given.config);
+fn read(flag: Option<&Path>, apply_flags: &ConfigOverride, record: &SharedRecord) -> Result<NewConfig, String> {
+    let mut given = load::find(flag).and_then(RawConfig::parse).map_err(|error| error.to_string())?;
+    apply_flags(&mut given.config);
     let record = Arc::clone(record);
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
     let (config, identity, variables) = (given.config, given.identity, given.variables);
@@ -89,22 +89,22 @@ impl FileStamp {
 }
 
 /// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check.
-async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, changed: Arc<Notify>) {
-    let mut told = path.as_deref().and_then(FileStamp::at);
-    let mut before = told;
+async fn watch(path: Option<PathBuf>, mut hangup: tokio::signal::unix::Signal, changed: Arc<Notify>) {
+    let mut reported = path.as_deref().and_then(FileStamp::at);
+    let mut before = reported;
     loop {
         tokio::select! {
-            signal = hang_up.recv() => match signal {
+            signal = hangup.recv() => match signal {
                 Some(()) => changed.notify_one(),
                 None => return,
             },
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
         let Some(path) = path.clone() else { continue };
         // A disk that does not respond must block only this task.
         let Ok(now) = tokio::task::spawn_blocking(move || FileStamp::at(&path)).await else { continue };
-        if now != told && now == before {
-            told = now;
+        if now != reported && now == before {
+            reported = now;
             changed.notify_one();
         }
         before = now;

@@ -37,7 +37,7 @@ const SHELLS: Shells<'static> = Shells(&[&WholeWords, &Elvish, &Fish, &Powershel
 
 pub(crate) fn completions(arguments: &Completions) -> Result<ExitCode> {
     let name = arguments.shell.to_string();
-    let shell = SHELLS.completer(&name).with_context(|| format!("{name} cannot be completed for"))?;
+    let shell = SHELLS.completer(&name).with_context(|| format!("there is no completion script for {name}"))?;
     let mut script = Vec::new();
     shell.write_registration(COMPLETING, "goblin", "goblin", "goblin", &mut script)?;
     print(&String::from_utf8_lossy(&script))?;

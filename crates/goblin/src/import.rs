@@ -65,13 +65,14 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
 
 impl Import {
     fn plan(&self) -> Result<ImportPlan, String> {
-        let here = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+        let here =
+            std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-        let ground = SearchBase { home, here };
-        let mut looked = Vec::new();
+        let search_base = SearchBase { home, here };
+        let mut searched = Vec::new();
         let found = match &self.from {
-            Some(path) => vec![self.named(path, &ground)?],
-            None => self.search(&ground, &mut looked),
+            Some(path) => vec![self.named(path, &search_base)?],
+            None => self.search(&search_base, &mut searched),
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
@@ -80,37 +81,37 @@ impl Import {
             draft.put(&server.id, &server.entry);
         }
         let outside = draft.check(&environment).map_err(|error| error.to_string())?;
-        Ok(ImportPlan { draft, merged, outside, looked })
+        Ok(ImportPlan { draft, merged, outside, searched })
     }
 
     /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
-    fn named(&self, path: &Path, ground: &SearchBase) -> Result<FileImport, String> {
+    fn named(&self, path: &Path, search_base: &SearchBase) -> Result<FileImport, String> {
         let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
         let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
         let client = match self.clients.as_slice() {
             [] => place::guess(&path, &text),
             [client] => *client,
-            _ => return Err("--from is one file, so name one client at most".to_owned()),
+            _ => return Err("--from reads one file, so name at most one client".to_owned()),
         };
-        let project = place::project_of(client, &path, &ground.home);
+        let project = place::project_of(client, &path, &search_base.home);
         let source = ClientFile { client, path, project };
-        translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
+        translate(&source, &text, search_base).map_err(|reason| format!("{} {reason}", source.path.display()))
     }
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
-    fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
+    fn search(&self, search_base: &SearchBase, searched: &mut Vec<PathBuf>) -> Vec<FileImport> {
         let clients = if self.clients.is_empty() { ClientApp::ALL } else { &self.clients };
-        let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
-        let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
+        let sources = clients.iter().flat_map(|client| place::sources(*client, search_base, &environment));
+        let (mut all, mut remaining) = (Vec::new(), MAX_TOTAL);
         for source in sources {
-            looked.push(source.path.clone());
+            searched.push(source.path.clone());
             let max = if source.project.is_some() { MAX_PROJECT_FILE } else { MAX_USER_FILE };
-            let found = match read(&source.path, max.min(room)) {
+            let found = match read(&source.path, max.min(remaining)) {
                 Err(error) if error.is_not_found() => continue,
-                Err(error) => Err(format!("passed over: {error}")),
+                Err(error) => Err(format!("skipped: {error}")),
                 Ok(text) => {
-                    room -= text.len() as u64;
-                    translate(&source, &text, ground)
+                    remaining -= text.len() as u64;
+                    translate(&source, &text, search_base)
                 }
             };
             all.push(found.unwrap_or_else(|why| {
@@ -138,10 +139,10 @@ impl Import {
         }
         let path = escaped(&plan.draft.path().display().to_string());
         if self.dry_run {
-            print("nothing was written, as --dry-run asks\n")?;
+            print("nothing was written (--dry-run)\n")?;
         } else if !self.yes && !std::io::stdin().is_terminal() {
-            print(&format!("nothing was written; to write to {path} run it again with --yes\n"))?;
-        } else if self.yes || agrees(&path)? {
+            print(&format!("nothing was written; run the command again with --yes to write to {path}\n"))?;
+        } else if self.yes || confirm(&path)? {
             let path = plan.draft.write()?;
             print(&report::done(count, &path))?;
         } else {
@@ -153,7 +154,7 @@ impl Import {
 
 fn read(path: &Path, max: u64) -> Result<String, ReadError> {
     let bytes = bounded::read(path, max)?;
-    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("it is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("the file is not UTF-8")))
 }
 
 /// Returns the port of the gateway with this configuration, so that it does not import itself.
@@ -162,7 +163,7 @@ fn own_port(draft: &Draft) -> u16 {
     loaded.map_or(Gateway::default().port, |loaded| loaded.config.gateway.port)
 }
 
-fn agrees(path: &str) -> Result<bool> {
+fn confirm(path: &str) -> Result<bool> {
     print(&format!("write to {path}? [y/N] "))?;
     std::io::stdout().flush().context("cannot write to stdout")?;
     let mut answer = String::new();

@@ -48,7 +48,7 @@ pub(crate) enum ConfigError {
 
 /// Loads the configuration and prints its warnings. Returns a message with all problems if it is not valid.
 pub(crate) fn load(flag: Option<&Path>) -> Result<SourcedConfig, String> {
-    let given = find(flag).and_then(RawConfig::parse).map_err(|trouble| trouble.to_string())?;
+    let given = find(flag).and_then(RawConfig::parse).map_err(|error| error.to_string())?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
@@ -62,7 +62,7 @@ pub(crate) fn find(flag: Option<&Path>) -> Result<RawConfig, ConfigError> {
             Err(problem) => Err(ConfigError::File { path, problem }),
         },
         ConfigSearch::Nowhere(searched) => {
-            working_directory().map_err(|refused| ConfigError::Nothing(format!("{searched}\n{refused}")))
+            working_directory().map_err(|reason| ConfigError::Nothing(format!("{searched}\n{reason}")))
         }
     }
 }
@@ -86,10 +86,10 @@ impl RawConfig {
                 variables: Variables::new(),
             }),
             RawConfig::File { path, text, origin } => {
-                let asked = RefCell::new(Variables::new());
+                let looked_up = RefCell::new(Variables::new());
                 let note = |name: &str| {
                     let value = environment(name);
-                    asked.borrow_mut().insert(name.to_owned(), value.clone());
+                    looked_up.borrow_mut().insert(name.to_owned(), value.clone());
                     value
                 };
                 match goblin_config::parse(&text, &origin, &note) {
@@ -98,7 +98,7 @@ impl RawConfig {
                         from: ConfigLocation::File(path),
                         warnings: loaded.warnings,
                         identity,
-                        variables: asked.into_inner(),
+                        variables: looked_up.into_inner(),
                     }),
                     Err(problems) => Err(ConfigError::File { path, problem: problems.into() }),
                 }
@@ -109,7 +109,8 @@ impl RawConfig {
 
 /// Returns the working directory. Rejects the root and the home directory: the user would not mean to serve all of it.
 fn working_directory() -> Result<RawConfig, String> {
-    let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+    let directory =
+        std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
     let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
         real if real.parent().is_none() => Some("the whole disk"),
@@ -118,8 +119,8 @@ fn working_directory() -> Result<RawConfig, String> {
     };
     match whole {
         Some(whole) => Err(format!(
-            "without a configuration the working directory is served, but {} is {whole}\n\
-             go to a project first (cd my-project), or take over the servers you have: goblin import",
+            "without a configuration, goblin serves the working directory, but {} is {whole}\n\
+             change to a project first (cd my-project), or import your servers: goblin import",
             directory.display()
         )),
         None => Ok(RawConfig::Directory(directory)),

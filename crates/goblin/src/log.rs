@@ -28,9 +28,9 @@ pub(crate) struct LogFlags {
     pub log_format: Option<LogFormat>,
 }
 
-fn format(word: &str) -> Result<LogFormat, String> {
-    let known = LogFormat::ALL.iter().find(|(name, _)| *name == word).map(|(_, format)| *format);
-    known.ok_or_else(|| format!("it is none of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
+fn format(text: &str) -> Result<LogFormat, String> {
+    let known = LogFormat::ALL.iter().find(|(name, _)| *name == text).map(|(_, format)| *format);
+    known.ok_or_else(|| format!("must be one of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
 }
 
 /// Returns the level of the flag, else of the configuration, else `default`.

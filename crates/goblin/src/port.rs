@@ -9,7 +9,7 @@ use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_config::Gateway;
 
 /// The number of following ports that are tried for a suggestion.
-const TRIED: u16 = 50;
+const MAX_TRIED_PORTS: u16 = 50;
 
 /// The process that listens on a port.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> Stri
 pub(crate) fn explain_among(running: &[GatewayRecord], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     let Gateway { host, port, .. } = gateway;
     let cause = match error.kind() {
-        io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", who_listens(*port, running)),
+        io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", describe_listener(*port, running)),
         io::ErrorKind::AddrNotAvailable => {
             let cure = "listen on 127.0.0.1, or on 0.0.0.0 with gateway.token set";
             return format!("cannot listen on {host}:{port}: this machine does not have the address {host}; {cure}");
@@ -49,15 +49,15 @@ pub(crate) fn of_url(url: &str) -> Option<u16> {
     url.parse::<http::Uri>().ok().and_then(|url| url.port_u16())
 }
 
-fn who_listens(port: u16, ours: &[GatewayRecord]) -> String {
-    if let Some(record) = ours.iter().find(|record| of_url(&record.url) == Some(port)) {
+fn describe_listener(port: u16, gateways: &[GatewayRecord]) -> String {
+    if let Some(record) = gateways.iter().find(|record| of_url(&record.url) == Some(port)) {
         let place = record.identity.place();
         return format!("a gateway for {place} runs there already, at {} (pid {})", record.url, record.pid);
     }
     if !cfg!(target_os = "linux") {
-        return format!("another program listens there; see which: lsof -nP -iTCP:{port} -sTCP:LISTEN");
+        return format!("another program listens there; find it with: lsof -nP -iTCP:{port} -sTCP:LISTEN");
     }
-    match holder(Path::new("/proc"), port) {
+    match find_listener(Path::new("/proc"), port) {
         Some(PortOwner { pid, name }) => format!("{name} (pid {pid}) listens there"),
         None => "a program of another user listens there".to_owned(),
     }
@@ -66,22 +66,22 @@ fn who_listens(port: u16, ours: &[GatewayRecord]) -> String {
 /// Returns the first port after `port` that can be bound.
 fn free_port(host: &str, port: u16) -> Option<u16> {
     let next = port.checked_add(1)?;
-    (next..=port.saturating_add(TRIED)).find(|port| TcpListener::bind((host, *port)).is_ok())
+    (next..=port.saturating_add(MAX_TRIED_PORTS)).find(|port| TcpListener::bind((host, *port)).is_ok())
 }
 
 /// Returns the process that listens on `port`. Returns `None` if there is none, or if it belongs to another user.
-fn holder(proc: &Path, port: u16) -> Option<PortOwner> {
+fn find_listener(proc: &Path, port: u16) -> Option<PortOwner> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| std::fs::read_to_string(proc.join(table)).unwrap_or_default());
     let inodes: Vec<String> = tables.iter().flat_map(|table| listening(table, port)).collect();
     let sockets: Vec<_> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
-    let holds = |pid: u32| {
+    let has_socket = |pid: u32| {
         let files = std::fs::read_dir(proc.join(pid.to_string()).join("fd")).into_iter().flatten().flatten();
         let mut targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
         targets.any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
     };
     let processes =
         std::fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let pid = processes.into_iter().find(|pid| !sockets.is_empty() && holds(*pid))?;
+    let pid = processes.into_iter().find(|pid| !sockets.is_empty() && has_socket(*pid))?;
     let name = std::fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
     Some(PortOwner { pid, name: goblin_telemetry::clean(name.trim()) })
 }
@@ -124,19 +124,19 @@ mod tests {
     fn the_listener_is_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(holder(Path::new("/proc"), port).map(|holder| holder.pid), Some(std::process::id()));
+        assert_eq!(find_listener(Path::new("/proc"), port).map(|owner| owner.pid), Some(std::process::id()));
         drop(listener);
-        assert_eq!(holder(Path::new("/proc"), port), None);
+        assert_eq!(find_listener(Path::new("/proc"), port), None);
     }
 
     #[test]
     fn each_refusal_has_its_cure() {
-        let check = |kind: io::ErrorKind, words: &[&str]| {
+        let check = |kind: io::ErrorKind, fragments: &[&str]| {
             let gateway = Gateway { host: "192.0.2.1".to_owned(), port: 80, ..Gateway::default() };
             let text = explain(&gateway, &kind.into(), " --config x");
             assert!(text.starts_with("cannot listen on 192.0.2.1:80: "), "{text}");
-            for word in words {
-                assert!(text.contains(word), "{text}");
+            for fragment in fragments {
+                assert!(text.contains(fragment), "{text}");
             }
         };
         check(io::ErrorKind::AddrNotAvailable, &["does not have the address"]);

@@ -79,11 +79,11 @@ pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
             catalog::run(&common, async |client| read(client, &uri, output.as_deref(), common.json).await).await
         }
         ResourcesCommand::Search { query, mime_type, filter, common } => {
-            let mut wanted = json!({ "query": query.join(" ") });
+            let mut arguments = json!({ "query": query.join(" ") });
             if let Some(mime_type) = mime_type {
-                wanted["mimeType"] = mime_type.into();
+                arguments["mimeType"] = mime_type.into();
             }
-            catalog::run(&common, async |client| search(client, wanted, &filter, common.json).await).await
+            catalog::run(&common, async |client| search(client, arguments, &filter, common.json).await).await
         }
     }
 }
@@ -103,8 +103,8 @@ async fn read(client: &mut CatalogClient, uri: &str, output: Option<&Path>, json
     }
 }
 
-async fn search(client: &mut CatalogClient, wanted: Value, filter: &ListFilter, json: bool) -> Result<(), CliError> {
-    let found = cards::search(client, "search_resources", filter, wanted).await?;
+async fn search(client: &mut CatalogClient, arguments: Value, filter: &ListFilter, json: bool) -> Result<(), CliError> {
+    let found = cards::search(client, "search_resources", filter, arguments).await?;
     if json {
         return Ok(print_json(&found)?);
     }

@@ -67,8 +67,8 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         top::check_terminal()?;
     }
     let mut given = load::load(arguments.source.config.as_deref()).map_err(CliError::Usage)?;
-    let amend = amend(&arguments);
-    amend(&mut given.config);
+    let apply_flags = apply_flags(&arguments);
+    apply_flags(&mut given.config);
     let gateway = &given.config.gateway;
     if gateway.tcp && gateway.token.is_none() && !gateway.is_loopback() {
         bail!(CliError::Usage(format!(
@@ -96,13 +96,13 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     };
     let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
     let (source, _following) =
-        follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
-    let doors = GatewayListeners { clients, operators, permit };
+        follow::follow(arguments.source.config.as_deref(), &given.from, apply_flags, Arc::clone(&record))?;
+    let listeners = GatewayListeners { clients, operators, permit };
     #[cfg(feature = "tui")]
     if arguments.tui {
-        return serve_shown(given, source, doors, record, addresses.url).await;
+        return serve_with_dashboard(given, source, listeners, record, addresses.url).await;
     }
-    serve(given, source, doors, record, has_banner.then_some(addresses), terminated).await
+    serve(given, source, listeners, record, has_banner.then_some(addresses), terminated).await
 }
 
 /// The addresses at which programs on this machine reach the gateway.
@@ -122,7 +122,7 @@ impl Addresses {
         let has_tcp = tcp.is_some();
         let at_socket = |path: &str| socket.as_deref().map(|socket| address::of_socket(socket, path));
         let url = tcp.as_ref().map(|tcp| format!("{tcp}{ENDPOINT}")).or_else(|| at_socket(ENDPOINT));
-        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway listens nowhere")?;
+        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway has no address to listen on")?;
         Ok(Addresses { url, admin, has_tcp, socket })
     }
 }
@@ -143,7 +143,7 @@ struct PublishedFiles {
 }
 
 /// Returns a function that applies the flags to a configuration. It also runs at every reload.
-fn amend(arguments: &Serve) -> ConfigOverride {
+fn apply_flags(arguments: &Serve) -> ConfigOverride {
     let (host, port) = (arguments.host.clone(), arguments.port);
     Arc::new(move |config| {
         if let Some(host) = &host {
@@ -156,10 +156,10 @@ fn amend(arguments: &Serve) -> ConfigOverride {
 
 /// Runs the gateway with the dashboard, until the user quits the dashboard.
 #[cfg(feature = "tui")]
-async fn serve_shown(
+async fn serve_with_dashboard(
     given: SourcedConfig,
     source: ConfigSource,
-    doors: GatewayListeners,
+    listeners: GatewayListeners,
     record: SharedRecord,
     url: String,
 ) -> Result<ExitCode> {
@@ -171,29 +171,29 @@ async fn serve_shown(
         Some(record) => GatewayAddress::Recorded(Box::new(record)),
         None => {
             let token = given.config.gateway.token.clone();
-            GatewayAddress::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
+            GatewayAddress::Named { url, token, admin_token: Some(listeners.permit.token().clone()) }
         }
     };
-    let (over, mut is_over) = tokio::sync::watch::channel(false);
+    let (dashboard_ended, mut dashboard_end) = tokio::sync::watch::channel(false);
     let (mut signals, mut has_ended) = (termination()?, false);
     let terminated = async move || match std::mem::replace(&mut has_ended, true) {
         // Cannot fail: the sender outlives this future.
-        false => drop(is_over.wait_for(|is_over| *is_over).await),
+        false => drop(dashboard_end.wait_for(|has_ended| *has_ended).await),
         true => signals().await,
     };
     let shown = async {
         let shown = async { goblin_tui::run(Remote::new(gateway)?, top::theme(), termination()?).await }.await;
-        over.send_replace(true);
+        dashboard_ended.send_replace(true);
         shown
     };
-    let (served, shown) = tokio::join!(serve(given, source, doors, record, None, terminated), shown);
+    let (served, shown) = tokio::join!(serve(given, source, listeners, record, None, terminated), shown);
     shown.and(served)
 }
 
 async fn serve(
     given: SourcedConfig,
     source: ConfigSource,
-    doors: GatewayListeners,
+    listeners: GatewayListeners,
     record: SharedRecord,
     banner: Option<Addresses>,
     mut terminated: impl AsyncFnMut(),
@@ -202,11 +202,11 @@ async fn serve(
     let has_token = config.gateway.token.is_some();
     let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
     app.follow(shown(&from), source);
-    app.set_permit(doors.permit);
-    if let Some((listener, listen)) = doors.operators {
+    app.set_permit(listeners.permit);
+    if let Some((listener, listen)) = listeners.operators {
         app.accept_operators(listener, &listen);
     }
-    let told = banner.map(|Addresses { url, has_tcp, socket, .. }| {
+    let banner_task = banner.map(|Addresses { url, has_tcp, socket, .. }| {
         let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
         worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
     });
@@ -215,9 +215,9 @@ async fn serve(
         // Remove the record first, so that no new client connects during the shutdown.
         drop(record.lock().take());
     };
-    let served = app.serve_http(doors.clients, shutdown).await;
-    if let Some(told) = told {
-        told.abort();
+    let served = app.serve_http(listeners.clients, shutdown).await;
+    if let Some(banner_task) = banner_task {
+        banner_task.abort();
     }
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -272,11 +272,12 @@ fn publish(addresses: &Addresses, admin_url: Option<String>, given: &SourcedConf
         written.with_context(|| format!("cannot write the admin token to {} (admin.tokenFile)", path.display()))
     };
     let token_file = chosen.as_ref().map(write).transpose()?;
-    let beside = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none());
+    let record_token = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none());
     let record = record(&addresses.url, given).and_then(|mut record| {
         record.socket = addresses.socket.clone();
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
-        RecordDirectories::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
+        RecordDirectories::of(&environment)
+            .publish(record, Tokens { gateway: gateway.token.as_ref(), admin: record_token })
     });
     let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
     let record = record.ok();

@@ -19,7 +19,7 @@ use crate::style::{is_colourful, print, warn, width, write};
 
 const ROUTE: &str = "/api/status";
 /// The exit code if a server is not ready, or if the configuration file was rejected.
-const UNWELL: u8 = 1;
+const NOT_READY: u8 = 1;
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 const EXIT_CODES: &str = "\
@@ -30,7 +30,7 @@ arguments cannot be used, 3 if no gateway runs or it does not answer. With --wat
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {
     #[command(flatten)]
-    pub which: GatewayArgs,
+    pub gateway: GatewayArgs,
     /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
@@ -50,26 +50,26 @@ pub(crate) async fn run(arguments: Status) -> Result<ExitCode> {
 }
 
 async fn once(arguments: &Status) -> Result<ExitCode> {
-    let (client, look) = begin(&arguments.which).await?;
-    print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
-    Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
+    let (client, response) = begin(&arguments.gateway).await?;
+    print(&response.text(&client, arguments.json)).context("cannot write to stdout")?;
+    Ok(ExitCode::from(if is_healthy(&response.status) { 0 } else { NOT_READY }))
 }
 
 /// Prints the status repeatedly. If a gateway that answered once goes away, it is polled until it returns.
 async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
-    let (client, first) = begin(&arguments.which).await?;
+    let (client, first) = begin(&arguments.gateway).await?;
     let mut screen = StatusPrinter::new(arguments.json);
-    let mut seen: Result<StatusResponse, String> = Ok(first);
+    let mut latest: Result<StatusResponse, String> = Ok(first);
     loop {
-        let is_read = match seen {
-            Ok(look) => screen.show(&look.text(&client, arguments.json)),
-            Err(reason) => screen.lament(&reason, period),
+        let is_read = match latest {
+            Ok(response) => screen.show(&response.text(&client, arguments.json)),
+            Err(reason) => screen.show_error(&reason, period),
         };
         if !is_read.context("cannot write to stdout")? {
             return Ok(ExitCode::SUCCESS);
         }
         tokio::time::sleep(period).await;
-        seen = look(&client).await;
+        latest = response(&client).await;
     }
 }
 
@@ -79,16 +79,16 @@ struct StatusResponse {
     status: api::Status,
 }
 
-async fn begin(which: &GatewayArgs) -> Result<(AdminClient, StatusResponse), CliError> {
-    let client = admin_client::find(which).await?;
-    let look = look(&client).await.map_err(CliError::Unavailable)?;
-    Ok((client, look))
+async fn begin(gateway: &GatewayArgs) -> Result<(AdminClient, StatusResponse), CliError> {
+    let client = admin_client::find(gateway).await?;
+    let response = response(&client).await.map_err(CliError::Unavailable)?;
+    Ok((client, response))
 }
 
-async fn look(client: &AdminClient) -> Result<StatusResponse, String> {
+async fn response(client: &AdminClient) -> Result<StatusResponse, String> {
     let body = client.get(ROUTE).await?;
     let status = serde_json::from_slice(&body)
-        .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
+        .map_err(|error| format!("{} sent a response that is not a status: {error}", client.place()))?;
     Ok(StatusResponse { body, status })
 }
 
@@ -102,9 +102,9 @@ impl StatusResponse {
     }
 }
 
-fn is_well(status: &api::Status) -> bool {
-    let is_fine = |server: &api::ServerStatus| matches!(server.state.as_str(), "ready" | "disabled");
-    status.configuration.problem.is_none() && status.servers.iter().all(is_fine)
+fn is_healthy(status: &api::Status) -> bool {
+    let is_in_order = |server: &api::ServerStatus| matches!(server.state.as_str(), "ready" | "disabled");
+    status.configuration.problem.is_none() && status.servers.iter().all(is_in_order)
 }
 
 /// Prints one status after the other: in the same place on a terminal, one below the other in a pipe.
@@ -139,13 +139,13 @@ impl StatusPrinter {
     }
 
     /// Reports that the gateway does not answer. In a pipe it prints one warning per outage, on stderr.
-    fn lament(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
-        let words = format!("{reason}; looking again every {} s", period.as_secs());
+    fn show_error(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
+        let text = format!("{reason}; trying again every {} s", period.as_secs());
         if self.is_terminal {
-            return self.show(&format!("{words}\n"));
+            return self.show(&format!("{text}\n"));
         }
         if !std::mem::replace(&mut self.is_lost, true) {
-            warn(&words);
+            warn(&text);
         }
         Ok(true)
     }

@@ -58,34 +58,35 @@ pub(crate) struct Stdio {
 
 /// Parses the name of a profile in an argument.
 pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
-    ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
+    ProfileName::new(text)
+        .ok_or_else(|| "the name of a profile contains only letters, digits, \"_\" and \"-\"".to_owned())
 }
 
 pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
         let wire = gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?;
-        note(&format!("a bridge to the gateway at {}", wire.url()));
-        return carry(wire, &arguments.log).await;
+        note(&format!("bridging to the gateway at {}", wire.url()));
+        return run_bridge(wire, &arguments.log).await;
     }
     let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
     let usable = match arguments.standalone {
         true => Err("--standalone was given".to_owned()),
-        false => look_around(&found.identity()).await,
+        false => find_gateway(&found.identity()).await,
     };
     let profile = arguments.profile;
     match usable {
         Ok(record) => {
             let (url, pid) = (address::endpoint(&record.address(), profile.as_ref()), record.pid);
             note(&format!(
-                "a bridge to the gateway at {url} (pid {pid}), which serves {} too",
+                "bridging to the gateway at {url} (pid {pid}), which also serves {}",
                 record.identity.place()
             ));
             // The file of a successor may have changed: the client gets the current content. The variables must match.
             let is_same = |record: &GatewayRecord| record.fingerprints.differing(environment).is_empty();
-            carry(gateway::to_record(record, profile.as_ref(), is_same)?, &arguments.log).await
+            run_bridge(gateway::to_record(record, profile.as_ref(), is_same)?, &arguments.log).await
         }
-        Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
+        Err(reason) => run_standalone(found, &reason, profile, &arguments.log).await,
     }
 }
 
@@ -95,11 +96,11 @@ pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> R
     let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
     Err(match &known[..] {
         [] => format!("there is no profile {name}: the configuration has none"),
-        known => format!("there is no profile {name}; there are {}", known.join(", ")),
+        known => format!("there is no profile {name}; the profiles are {}", known.join(", ")),
     })
 }
 
-async fn stand_alone(
+async fn run_standalone(
     found: RawConfig,
     reason: &str,
     profile: Option<ProfileName>,
@@ -110,7 +111,7 @@ async fn stand_alone(
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
-    note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
+    note(&format!("running its own gateway for {}: {reason}", given.identity.place()));
     log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
@@ -118,7 +119,7 @@ async fn stand_alone(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
+async fn run_bridge(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
     log::start(Level::INFO, &Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
@@ -147,10 +148,10 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
 }
 
 /// Returns the gateway to connect to, or the reason why there is none.
-async fn look_around(own: &Identity) -> Result<GatewayRecord, String> {
+async fn find_gateway(own: &Identity) -> Result<GatewayRecord, String> {
     let record = choose(&RecordDirectories::of(&environment).running(), own, environment)?;
     let GatewayRecord { url, pid, .. } = &record;
-    if !record.answers().await {
+    if !record.is_answering().await {
         return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
     }
     // The gateway may have ended a moment ago.
@@ -186,7 +187,7 @@ pub(crate) fn difference(
     let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
     let differing = record.fingerprints.differing(here);
     if record.identity != *own {
-        return Some(format!("{gateway} was started with another text of this file"));
+        return Some(format!("{gateway} was started with another version of this file"));
     }
     let names = differing.join(", ");
     (!differing.is_empty()).then(|| format!("{gateway} was started with another value of {names}"))
@@ -227,7 +228,7 @@ mod tests {
             let chosen = choose(running, &own, |_| key.map(str::to_owned));
             match (chosen, expected) {
                 (Ok(_), Ok(())) => {}
-                (Err(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
+                (Err(reason), Err(fragment)) => assert!(reason.contains(fragment), "{reason}"),
                 (chosen, expected) => panic!("{chosen:?}, not {expected:?}"),
             }
         };
@@ -235,7 +236,7 @@ mod tests {
         check(&[record("same")], None, Ok(()));
         check(&[record("same")], Some("1"), Ok(()));
         check(&[record("same")], Some("2"), Err("another value of KEY"));
-        check(&[record("other")], None, Err("another text"));
+        check(&[record("other")], None, Err("another version"));
         check(&[record("other"), record("same")], None, Ok(()));
         let mut elsewhere = record("same");
         elsewhere.identity.config = Some("/y/goblin.json".into());

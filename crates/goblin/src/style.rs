@@ -7,20 +7,20 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Prints an error on stderr.
 pub(crate) fn fail(problem: &str) {
-    say(&format!("{}: {problem}", paint("error", "1;31")));
+    print_line(&format!("{}: {problem}", paint("error", "1;31")));
 }
 
 pub(crate) fn warn(warning: &str) {
-    say(&format!("{}: {warning}", paint("warning", "1;33")));
+    print_line(&format!("{}: {warning}", paint("warning", "1;33")));
 }
 
 /// Prints information on stderr, for commands that need stdout for the protocol.
 pub(crate) fn note(text: &str) {
-    say(&format!("goblin: {text}"));
+    print_line(&format!("goblin: {text}"));
 }
 
 /// Writes a line to stderr. Ignores errors: a closed stderr must not end the process, as `eprintln!` would.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Subscriptions {
     /// Only subscriptions that an update of this resource reaches
     pub uri: Option<String>,
     #[command(flatten)]
-    pub which: GatewayArgs,
+    pub gateway: GatewayArgs,
     /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
@@ -36,13 +36,16 @@ pub(crate) async fn run(arguments: Subscriptions) -> Result<ExitCode> {
 
 async fn text(arguments: &Subscriptions) -> Result<String, CliError> {
     let query = arguments.uri.as_ref().map(|uri| format!("?uri={}", utf8_percent_encode(uri, QUERY)));
-    let client = admin_client::find(&arguments.which).await?;
+    let client = admin_client::find(&arguments.gateway).await?;
     let body = client.get(&format!("{ROUTE}{}", query.unwrap_or_default())).await.map_err(CliError::Unavailable)?;
     if arguments.json {
         return Ok(String::from_utf8_lossy(&body).into_owned() + "\n");
     }
     let list: SubscriptionList = serde_json::from_slice(&body).map_err(|error| {
-        CliError::Unavailable(format!("{} answers with something else than subscriptions: {error}", client.place()))
+        CliError::Unavailable(format!(
+            "{} sent a response that is not a list of subscriptions: {error}",
+            client.place()
+        ))
     })?;
     let stdout = std::io::stdout();
     Ok(render(&list, width(&stdout), is_colourful(&stdout)))

@@ -164,18 +164,18 @@ impl ToolCall {
             (false, true) => {}
         }
         match outcomes.is_error() {
-            true => Err(CliError::Refused(complaint(&self.name, &outcomes))),
+            true => Err(CliError::Refused(error_text(&self.name, &outcomes))),
             false => Ok(()),
         }
     }
 }
 
 /// Returns the error text of a failed tool.
-fn complaint(name: &str, outcomes: &ToolOutput) -> String {
+fn error_text(name: &str, outcomes: &ToolOutput) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();
     match lines.is_empty() {
-        true => format!("{name} failed and does not say why"),
+        true => format!("{name} failed without a message"),
         false => lines.join("\n"),
     }
 }

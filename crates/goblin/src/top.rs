@@ -58,14 +58,14 @@ pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
 
 /// Returns an error if stdin or stdout is no terminal that can be drawn on.
 pub(crate) fn check_terminal() -> Result<(), CliError> {
-    let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
+    let alternative = "goblin tools, goblin resources and the admin API provide the same data";
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        let words = "the dashboard needs a terminal, for keys and for the screen";
-        return Err(CliError::Usage(format!("{words}; {elsewhere}")));
+        let reason = "the dashboard needs a terminal for input and output";
+        return Err(CliError::Usage(format!("{reason}; {alternative}")));
     }
     match environment("TERM").as_deref() {
         None | Some("" | "dumb") => Err(CliError::Usage(format!(
-            "the dashboard needs a terminal that can be drawn on, and TERM says there is none; {elsewhere}"
+            "the dashboard cannot draw on this terminal: TERM is not set, or is \"dumb\"; {alternative}"
         ))),
         Some(_) => Ok(()),
     }

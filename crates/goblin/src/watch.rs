@@ -1,6 +1,6 @@
 //! `goblin watch`: prints a line for every change of a resource, and optionally runs a command.
 //!
-//! The command is an MCP client on an in-memory pipe (see [`crate::cli::door`]). It survives a restart of the gateway,
+//! The command is an MCP client on an in-memory pipe (see [`crate::endpoint`]). It survives a restart of the gateway,
 //! because the bridge subscribes again. Its subscriptions end with its session. [`watching`] handles the messages.
 
 pub(crate) mod exec;
@@ -86,13 +86,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
-    let door = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|closed| match closed {
-        EndpointError::Configuration(trouble) => CliError::Usage(trouble).into(),
+    let endpoint = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|error| match error {
+        EndpointError::Configuration(message) => CliError::Usage(message).into(),
         other => anyhow::Error::from(other),
     })?;
-    let place = door.place();
-    let watched = door.talk(terminated, async |peer, stopped| {
-        let watching = WatchSession::new(peer, wishes(&arguments), shown(&arguments), place);
+    let place = endpoint.place();
+    let watched = endpoint.run_peer(terminated, async |peer, stopped| {
+        let watching = WatchSession::new(peer, targets(&arguments), output_style(&arguments), place);
         let watching = match &arguments.exec {
             Some(command) => watching.with(CommandQueue::new(command.clone(), arguments.json)),
             None => watching,
@@ -102,12 +102,12 @@ pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     watched.await?
 }
 
-fn wishes(arguments: &Watch) -> WatchTargets {
+fn targets(arguments: &Watch) -> WatchTargets {
     let Watch { min_interval, batch, fields, .. } = arguments;
     let options = UpdateOptions { min_interval: *min_interval, batch: *batch, fields };
     WatchTargets::new(&arguments.uris, arguments.pattern, &options)
 }
 
-fn shown(arguments: &Watch) -> OutputStyle {
+fn output_style(arguments: &Watch) -> OutputStyle {
     if arguments.json { OutputStyle::Json } else { OutputStyle::for_people() }
 }

@@ -37,7 +37,7 @@ impl<'a> ArgumentWord<'a> {
                 None => ArgumentWord::Typed { key, text },
             }),
             _ => Err(format!(
-                "{} is no argument; write key=value, key:=JSON, a JSON object, @FILE or - for stdin",
+                "{} is not an argument; write key=value, key:=JSON, a JSON object, @FILE or - for stdin",
                 quote(&clean(word))
             )),
         }
@@ -59,7 +59,7 @@ impl ArgumentMembers {
 
     fn add_all(&mut self, text: &str, place: &str) -> Result<(), String> {
         let valid = serde_json::from_str::<&serde_json::value::RawValue>(text);
-        let text = valid.map_err(|error| format!("{place} is no JSON: {error}"))?.get();
+        let text = valid.map_err(|error| format!("{place} is not JSON: {error}"))?.get();
         if !text.starts_with('{') {
             return Err(format!("{place} must be a JSON object"));
         }
@@ -93,7 +93,7 @@ pub(crate) fn read(owner: &str, words: &[String], schema: ToolSchema<'_>) -> Res
             }
             ArgumentWord::Json { key, text } => {
                 let valid = serde_json::from_str::<&serde_json::value::RawValue>(text);
-                let valid = valid.map_err(|error| format!("the argument {} is no JSON: {error}", clean(key)))?;
+                let valid = valid.map_err(|error| format!("the argument {} is not JSON: {error}", clean(key)))?;
                 members.add(key, valid.get().to_owned())?;
             }
             ArgumentWord::Object(text) => members.add_all(text, "the argument that begins with {")?,
@@ -104,7 +104,7 @@ pub(crate) fn read(owner: &str, words: &[String], schema: ToolSchema<'_>) -> Res
             ArgumentWord::Stdin => {
                 let mut text = String::new();
                 std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read stdin: {error}"))?;
-                members.add_all(&text, "what came on stdin")?;
+                members.add_all(&text, "the input on stdin")?;
             }
         }
     }
@@ -135,7 +135,7 @@ fn check_name(owner: &str, key: &str, schema: ToolSchema<'_>) -> Result<(), Stri
             clean(near)
         )),
         [] if schema.is_closed() => {
-            Err(format!("{owner} has no argument {}; it takes {}", quote(&clean(key)), known()))
+            Err(format!("{owner} has no argument {}; its arguments are {}", quote(&clean(key)), known()))
         }
         [] => Ok(()),
     }
@@ -184,13 +184,13 @@ mod tests {
         check(&schema, &["labels=a"], Err("must be an array, written as JSON"));
         check(&schema, &["count=1", "count=2"], Err("count is given twice"));
         check(&schema, &["{\"count\":1}", "count=2"], Err("count is given twice"));
-        check(&schema, &["query"], Err("\"query\" is no argument; write key=value"));
-        check(&schema, &["=x"], Err("is no argument"));
-        check(&schema, &[":=1"], Err("is no argument"));
-        check(&schema, &["{\"count\":"], Err("is no JSON"));
-        check(&schema, &["count:=nope"], Err("the argument count is no JSON"));
+        check(&schema, &["query"], Err("\"query\" is not an argument; write key=value"));
+        check(&schema, &["=x"], Err("is not an argument"));
+        check(&schema, &[":=1"], Err("is not an argument"));
+        check(&schema, &["{\"count\":"], Err("is not JSON"));
+        check(&schema, &["count:=nope"], Err("the argument count is not JSON"));
         check(&schema, &["@/nowhere/x.json"], Err("cannot read /nowhere/x.json"));
         let closed = json!({"properties": {"query": {}}, "additionalProperties": false});
-        check(&closed, &["limit=1"], Err("tool has no argument \"limit\"; it takes query"));
+        check(&closed, &["limit=1"], Err("tool has no argument \"limit\"; its arguments are query"));
     }
 }

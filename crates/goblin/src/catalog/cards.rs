@@ -102,11 +102,11 @@ pub(crate) async fn list(client: &mut CatalogClient, kind: List, filter: &ListFi
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
     }
-    let mut beginnings = 0;
+    let mut attempts = 0;
     loop {
-        beginnings += 1;
+        attempts += 1;
         match of_catalog(client, kind, filter).await {
-            Err(ListError::Stale(_)) if beginnings < MAX_RESTARTS => {}
+            Err(ListError::Stale(_)) if attempts < MAX_RESTARTS => {}
             Err(ListError::Stale(failure) | ListError::Other(failure)) => return Err(failure),
             Ok(cards) => return Ok(cards),
         }
@@ -121,28 +121,29 @@ enum ListError {
 }
 
 async fn of_catalog(client: &mut CatalogClient, kind: List, filter: &ListFilter) -> Result<Cards, ListError> {
-    let wanted = filter.limit.map_or(usize::MAX, |limit| limit as usize);
+    let max = filter.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut all = Cards { kind, cards: Vec::new(), total: 0, note: None };
     let mut cursor: Option<String> = None;
     loop {
-        let mut arguments = json!({ "limit": (wanted - all.cards.len()).min(PAGE) });
+        let mut arguments = json!({ "limit": (max - all.cards.len()).min(PAGE) });
         if let Some(server) = &filter.server {
             arguments["serverId"] = server.as_str().into();
         }
         if let Some(cursor) = &cursor {
             arguments["cursor"] = cursor.as_str().into();
         }
-        let outcomes = client.ask(catalog_tool(kind).as_str(), &arguments).await.map_err(|failure| match failure {
-            CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
-            other => ListError::Other(other),
-        })?;
+        let outcomes =
+            client.call_meta_tool(catalog_tool(kind).as_str(), &arguments).await.map_err(|failure| match failure {
+                CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
+                other => ListError::Other(other),
+            })?;
         let structure = structure(&outcomes).map_err(ListError::Other)?;
         let page = Cards::read(kind, structure);
         let next = json::member(structure, json::whole(structure), "nextCursor");
         cursor = next.and_then(|next| json::string(structure, next)).map(|next| next.into_owned());
         (all.total, all.note) = (page.total, page.note);
         all.cards.extend(page.cards);
-        if cursor.is_none() || all.cards.len() >= wanted {
+        if cursor.is_none() || all.cards.len() >= max {
             return Ok(all);
         }
     }
@@ -161,7 +162,11 @@ async fn of_protocol(client: &mut CatalogClient, kind: List, filter: &ListFilter
         cards.retain(|card| card.text("serverId") == server);
         if cards.is_empty() && !known.contains(server) {
             let near = did_you_mean(server, known.iter().map(String::as_str));
-            return Err(CliError::Usage(format!("no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
+            return Err(CliError::Usage(format!(
+                "there is no {} of a server {}{near}",
+                kind.noun(),
+                quote(&clean(server))
+            )));
         }
     }
     let total = cards.len();
@@ -197,7 +202,7 @@ pub(crate) async fn search(
 ) -> Result<String, CliError> {
     if !client.has_meta_tools() {
         return Err(CliError::Usage(format!(
-            "the gateway at {} cannot search: it is of another kind or version; list instead",
+            "the gateway at {} cannot search, because it is another program or version; use list instead",
             client.place
         )));
     }
@@ -207,7 +212,7 @@ pub(crate) async fn search(
     if let Some(limit) = filter.limit {
         arguments["limit"] = limit.into();
     }
-    let outcomes = client.ask(tool, &arguments).await?;
+    let outcomes = client.call_meta_tool(tool, &arguments).await?;
     structure(&outcomes).map(str::to_owned)
 }
 
@@ -223,7 +228,7 @@ pub(crate) struct EntryDefinition {
 pub(crate) async fn describe(client: &mut CatalogClient, kind: List, name: &str) -> Result<EntryDefinition, CliError> {
     let noun = kind.noun();
     if client.has_meta_tools() {
-        let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;
+        let outcomes = client.call_meta_tool(&format!("describe_{noun}"), &json!({ "name": name })).await?;
         let json = structure(&outcomes)?.to_owned();
         let mut value: Value = serde_json::from_str(&json).unwrap_or_default();
         let server = value["serverId"].as_str().unwrap_or_default().to_owned();
@@ -232,7 +237,7 @@ pub(crate) async fn describe(client: &mut CatalogClient, kind: List, name: &str)
     let definitions = definitions(client, kind).await?;
     let Some((raw, value)) = definitions.iter().find(|(_, value)| value["name"] == name) else {
         let near = did_you_mean(name, definitions.iter().filter_map(|(_, value)| value["name"].as_str()));
-        return Err(CliError::Usage(format!("no {noun} {}{near}", quote(&clean(name)))));
+        return Err(CliError::Usage(format!("there is no {noun} {}{near}", quote(&clean(name)))));
     };
     let server = value["_meta"][SERVER].as_str().unwrap_or_default().to_owned();
     let json = format!(r#"{{"serverId":{},"{noun}":{raw}}}"#, quote(&server));

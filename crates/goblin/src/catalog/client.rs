@@ -40,8 +40,9 @@ impl CatalogClient {
 
     pub(crate) async fn begin(&mut self) -> Result<(), CliError> {
         let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
-        let hello: Value = serde_json::from_str(result(&answer.ok_or_else(gone)?)?.get()).unwrap_or_default();
-        let served = &hello["capabilities"]["experimental"][META_TOOLS];
+        let initialized: Value =
+            serde_json::from_str(result(&answer.ok_or_else(connection_closed)?)?.get()).unwrap_or_default();
+        let served = &initialized["capabilities"]["experimental"][META_TOOLS];
         self.prefix = served.is_object().then(|| served["prefix"].as_str().unwrap_or_default().to_owned());
         Ok(())
     }
@@ -61,19 +62,24 @@ impl CatalogClient {
         let number = self.peer.request(method, params);
         self.open = Some(number);
         let answer = loop {
-            match self.peer.next().await.ok_or_else(gone)? {
+            match self.peer.next().await.ok_or_else(connection_closed)? {
                 PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
                 PeerMessage::Answer(_) => {}
-                PeerMessage::Told(told) if told.method == Method::Progress => self.progress.tell(&told),
-                PeerMessage::Told(_) => {}
-                PeerMessage::Asked(ask) if ask.method == Method::Elicit => {
-                    self.progress.end();
-                    let answer = form::answer(&ask).await;
-                    self.peer.answer(&ask, answer);
+                PeerMessage::Notification(notification) if notification.method == Method::Progress => {
+                    self.progress.show(&notification)
                 }
-                PeerMessage::Asked(ask) => {
-                    note(&format!("the server asks for {}, which this command cannot do", clean(ask.method.as_str())));
-                    self.peer.refuse(&ask);
+                PeerMessage::Notification(_) => {}
+                PeerMessage::Request(request) if request.method == Method::Elicit => {
+                    self.progress.end();
+                    let answer = form::answer(&request).await;
+                    self.peer.answer(&request, answer);
+                }
+                PeerMessage::Request(request) => {
+                    note(&format!(
+                        "the server sent a {} request, which this command does not support",
+                        clean(request.method.as_str())
+                    ));
+                    self.peer.reject(&request);
                 }
             }
         };
@@ -94,7 +100,7 @@ impl CatalogClient {
     }
 
     /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`CliError::Usage`].
-    pub(crate) async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<ToolOutput, CliError> {
+    pub(crate) async fn call_meta_tool(&mut self, tool: &str, arguments: &Value) -> Result<ToolOutput, CliError> {
         let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
         let outcomes = self.call(&name, &arguments.to_string()).await?;
         match outcomes.is_error() {
@@ -104,8 +110,8 @@ impl CatalogClient {
     }
 }
 
-fn gone() -> CliError {
-    CliError::Unavailable("the gateway ended before it answered".to_owned())
+fn connection_closed() -> CliError {
+    CliError::Unavailable("the gateway closed the connection before it answered".to_owned())
 }
 
 /// Returns the result in a response, or the failure for its error.
@@ -122,7 +128,7 @@ fn result(answer: &Response) -> Result<Box<RawValue>, CliError> {
 
 /// Maps a JSON-RPC error to a failure, which determines the exit code.
 fn failure(error: &Value) -> CliError {
-    let message = clean(error["message"].as_str().unwrap_or("an error without words"));
+    let message = clean(error["message"].as_str().unwrap_or("an error without a message"));
     match error["data"]["code"].as_str().unwrap_or_default() {
         code if OUT_OF_REACH.contains(&code) => CliError::Unavailable(message),
         code if NOT_FOUND.contains(&code) => CliError::Usage(message),
@@ -137,8 +143,8 @@ struct ProgressPrinter {
 }
 
 impl ProgressPrinter {
-    fn tell(&mut self, told: &Notification) {
-        let params = told.params.whole.map_or("{}", |whole| whole.get(told.raw.as_str()));
+    fn show(&mut self, notification: &Notification) {
+        let params = notification.params.whole.map_or("{}", |whole| whole.get(notification.raw.as_str()));
         let line = progress_line(&serde_json::from_str(params).unwrap_or_default());
         let mut stderr = std::io::stderr();
         // A closed stderr is no error here.

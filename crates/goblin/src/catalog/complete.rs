@@ -67,7 +67,7 @@ pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
             .flat_map(|config| config.servers.keys())
             .map(ToString::to_string)
             .collect(),
-        None => typed.ask(async |client| servers_of(client).await).unwrap_or_default(),
+        None => typed.query(async |client| servers_of(client).await).unwrap_or_default(),
     };
     beginning_with(current, plain(ids))
 }
@@ -92,7 +92,7 @@ fn plain(names: Vec<String>) -> Vec<Suggestion> {
 
 fn entries(kind: List) -> Vec<Suggestion> {
     let everything = ListFilter { server: None, limit: None };
-    let cards = CommandLinePrefix::read().ask(async |client| cards::list(client, kind, &everything).await);
+    let cards = CommandLinePrefix::read().query(async |client| cards::list(client, kind, &everything).await);
     let candidate = |card: &cards::Card| (card.text(kind.key()).to_owned(), clean(card.text("description")));
     let candidates = cards.iter().flat_map(|cards| &cards.cards).map(candidate);
     // The shell reads one candidate per line, so names with control characters are left out.
@@ -106,9 +106,9 @@ async fn servers_of(client: &mut CatalogClient) -> Result<Vec<String>, CliError>
         let ids: BTreeSet<_> = cards.cards.iter().map(|card| card.text("serverId").to_owned()).collect();
         return Ok(ids.into_iter().collect());
     }
-    let outcomes = client.ask("list_servers", &json!({})).await?;
-    let told: Value = serde_json::from_str(outcomes.structure().unwrap_or_default()).unwrap_or_default();
-    Ok(told["servers"]
+    let outcomes = client.call_meta_tool("list_servers", &json!({})).await?;
+    let structure: Value = serde_json::from_str(outcomes.structure().unwrap_or_default()).unwrap_or_default();
+    Ok(structure["servers"]
         .as_array()
         .into_iter()
         .flatten()
@@ -121,7 +121,7 @@ async fn servers_of(client: &mut CatalogClient) -> Result<Vec<String>, CliError>
 fn arguments(kind: List) -> Vec<Suggestion> {
     let typed = CommandLinePrefix::read();
     let Some(name) = typed.words.get(2) else { return Vec::new() };
-    let Some(entry) = typed.ask(async |client| cards::describe(client, kind, name).await) else { return Vec::new() };
+    let Some(entry) = typed.query(async |client| cards::describe(client, kind, name).await) else { return Vec::new() };
     let schema = match kind {
         List::Prompts => prompts::schema(&entry.value),
         List::Tools | List::Resources | List::Templates => entry.value["inputSchema"].clone(),
@@ -182,21 +182,21 @@ impl CommandLinePrefix {
     }
 
     /// Runs `work` as a client of the gateway that the words name. Returns `None` if there is no result in time.
-    fn ask<T>(&self, work: impl AsyncFnOnce(&mut CatalogClient) -> Result<T, CliError>) -> Option<T> {
+    fn query<T>(&self, work: impl AsyncFnOnce(&mut CatalogClient) -> Result<T, CliError>) -> Option<T> {
         if self.reach.config.is_some() {
             return None;
         }
         in_time(async {
-            let door = Endpoint::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
+            let endpoint = Endpoint::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
             let (near, far) = tokio::io::duplex(PIPE_BYTES);
-            let mut client = CatalogClient::new(Peer::new(near), door.place());
-            let asked = async {
+            let mut client = CatalogClient::new(Peer::new(near), endpoint.place());
+            let querying = async {
                 client.begin().await.ok()?;
                 let answer = work(&mut client).await.ok();
                 client.end().await;
                 answer
             };
-            tokio::join!(asked, door.carry(far)).0
+            tokio::join!(querying, endpoint.carry(far)).0
         })
     }
 

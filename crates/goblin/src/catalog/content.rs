@@ -15,12 +15,12 @@ use crate::style::{self, note};
 
 /// Prints blocks to stdout, one below the other.
 pub(crate) fn print(blocks: &[ContentBlock]) -> std::io::Result<()> {
-    let text: String = blocks.iter().map(|block| ended(block.line())).collect();
-    style::print(&tame(&text))
+    let text: String = blocks.iter().map(|block| with_newline(block.line())).collect();
+    style::print(&for_terminal(&text))
 }
 
 /// Returns the text with a line end.
-fn ended(mut text: String) -> String {
+fn with_newline(mut text: String) -> String {
     if !text.ends_with('\n') {
         text.push('\n');
     }
@@ -28,14 +28,14 @@ fn ended(mut text: String) -> String {
 }
 
 /// Returns a text for stdout. Removes control characters if stdout is a terminal.
-fn tame(text: &str) -> String {
+fn for_terminal(text: &str) -> String {
     match std::io::stdout().is_terminal() {
-        true => harmless(text),
+        true => without_commands(text),
         false => text.to_owned(),
     }
 }
 
-fn harmless(text: &str) -> String {
+fn without_commands(text: &str) -> String {
     text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn write_resource(uri: &str, blocks: &[ContentBlock]) -> Result<(), C
     if is_terminal && is_binary {
         let lines: Vec<_> = blocks.iter().map(|block| clean(&block.line())).collect();
         return Err(CliError::Usage(format!(
-            "{} is no text, and this is a terminal: {}; write it to a file by --output FILE",
+            "{} is not text, and the output is a terminal: {}; write it to a file with --output FILE",
             clean(uri),
             lines.join(" ")
         )));
@@ -119,15 +119,13 @@ mod tests {
         ] {
             assert_eq!(ContentBlock::read(&block).line(), expected, "{block}");
         }
-        assert!(
-            ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, not to be read: ")
-        );
+        assert!(ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, unreadable: "));
     }
 
     #[test]
     fn a_terminal_gets_no_commands() {
-        assert_eq!(harmless("a\tb\nc\u{1b}[2J\r\u{7}é"), "a\tb\nc[2Jé");
-        assert_eq!(harmless("\u{202e}a\u{2066}\u{61c}\u{9b}b\u{2028}\u{e0041}👩\u{200d}🚀"), "ab👩\u{200d}🚀");
+        assert_eq!(without_commands("a\tb\nc\u{1b}[2J\r\u{7}é"), "a\tb\nc[2Jé");
+        assert_eq!(without_commands("\u{202e}a\u{2066}\u{61c}\u{9b}b\u{2028}\u{e0041}👩\u{200d}🚀"), "ab👩\u{200d}🚀");
     }
 
     #[test]

@@ -12,17 +12,17 @@ use crate::style::{paint_if, shell_word};
 
 /// The annotations of a tool, each with its text for `true` and for `false`.
 const HINTS: [(&str, &str, &str); 4] = [
-    ("readOnlyHint", "reads only", "may change things"),
-    ("destructiveHint", "may destroy things", "destroys nothing"),
-    ("idempotentHint", "may be repeated", "has an effect each time"),
-    ("openWorldHint", "reaches the outside world", "stays inside its world"),
+    ("readOnlyHint", "is read-only", "may change data"),
+    ("destructiveHint", "may destroy data", "destroys no data"),
+    ("idempotentHint", "can be repeated safely", "has an effect each time"),
+    ("openWorldHint", "reaches external systems", "reaches no external systems"),
 ];
 
 /// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
 pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bool) -> String {
     let (definition, schema) = (&tool.value, ToolSchema::new(&tool.value["inputSchema"]));
-    let word = |value: &Value| clean(value.as_str().unwrap_or_default());
-    let name = word(&definition["name"]);
+    let text = |value: &Value| clean(value.as_str().unwrap_or_default());
+    let name = text(&definition["name"]);
     let mut text = format!("{}  (server {})\n", paint_if(colourful, &name, "1"), clean(&tool.server));
     let description = definition["description"].as_str().unwrap_or_default();
     for line in description.trim().lines() {
@@ -42,33 +42,34 @@ pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bo
 }
 
 fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
-    let head = ["ARGUMENT", "TYPE", "NEEDED", "DESCRIPTION"].map(str::to_owned).to_vec();
+    let head = ["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"].map(str::to_owned).to_vec();
     let row = |(name, property): (&str, &Value)| {
-        let needed = if schema.is_required(name) { "yes" } else { "no" };
+        let required = if schema.is_required(name) { "yes" } else { "no" };
         let description = clean(property["description"].as_str().unwrap_or_default());
-        let default = property.get("default").map(|value| format!(" (otherwise {})", clean(&value.to_string())));
-        let words = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
-        vec![clean(name), clean(&schema.describe(property)), needed.to_owned(), words.trim().to_owned()]
+        let default = property.get("default").map(|value| format!(" (default {})", clean(&value.to_string())));
+        let description_text =
+            description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
+        vec![clean(name), clean(&schema.describe(property)), required.to_owned(), description_text.trim().to_owned()]
     };
-    let (needed, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
-    std::iter::once(head).chain(needed.into_iter().chain(other).map(row)).collect()
+    let (required, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
+    std::iter::once(head).chain(required.into_iter().chain(other).map(row)).collect()
 }
 
 fn facts(definition: &Value) -> Vec<String> {
     let mut facts = Vec::new();
     let annotations = &definition["annotations"];
     let hint = |(key, yes, no): &(&str, &'static str, &'static str)| {
-        annotations[key].as_bool().map(|is_so| if is_so { *yes } else { *no })
+        annotations[key].as_bool().map(|is_set| if is_set { *yes } else { *no })
     };
     let hints: Vec<_> = HINTS.iter().filter_map(hint).collect();
     if !hints.is_empty() {
-        facts.push(format!("The server says that it {}.", hints.join(", ")));
+        facts.push(format!("According to the server, this tool {}.", hints.join(", ")));
     }
     let output = ToolSchema::new(&definition["outputSchema"]);
     let members: Vec<_> = output.properties().map(|(name, schema)| (clean(name), output.describe(schema))).collect();
     if !members.is_empty() {
         let members: Vec<_> = members.iter().map(|(name, kind)| format!("{name} ({})", clean(kind))).collect();
-        facts.push(format!("Its result has {}.", members.join(", ")));
+        facts.push(format!("The result has {}.", members.join(", ")));
     }
     facts
 }
@@ -105,12 +106,12 @@ git_log  (server git)
 Shows commits
 Newest first.
 
-ARGUMENT  TYPE     NEEDED  DESCRIPTION
-repo      string   yes     The repository
-count     integer  no      (otherwise 10)
+ARGUMENT  TYPE     REQUIRED  DESCRIPTION
+repo      string   yes       The repository
+count     integer  no        (default 10)
 
-The server says that it reads only, stays inside its world.
-Its result has commits (array of object).
+According to the server, this tool is read-only, reaches no external systems.
+The result has commits (array of object).
 
 goblin tools call git_log repo=STRING
 ";

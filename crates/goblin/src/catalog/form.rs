@@ -16,17 +16,17 @@ const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// Returns the result for an `elicitation/create` request.
-pub(crate) async fn answer(ask: &Request) -> String {
-    let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
+pub(crate) async fn answer(request: &Request) -> String {
+    let params = request.params.whole.map_or("{}", |whole| whole.get(request.raw.as_str()));
     let params: Value = serde_json::from_str(params).unwrap_or_default();
     let message = clean(params["message"].as_str().unwrap_or_default());
-    note(&format!("the server asks: {message}"));
+    note(&format!("question of the server: {message}"));
     let reason = match params.get("requestedSchema") {
         Some(schema) if is_terminal() => return fill_in(ToolSchema::new(schema)).await,
-        Some(_) => "there is no terminal to answer on",
-        None => "it wants something else than a form to be filled in",
+        Some(_) => "there is no terminal for the answer",
+        None => "the question is not a form",
     };
-    note(&format!("that is declined: {reason}"));
+    note(&format!("declined: {reason}"));
     DECLINED.to_owned()
 }
 
@@ -41,7 +41,7 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
     for (name, property) in schema.properties() {
         let is_required = schema.is_required(name);
         loop {
-            ask_for(name, property, &schema);
+            prompt(name, property, &schema);
             let Ok(Some(line)) = lines.next_line().await else { return CANCELLED.to_owned() };
             if line.is_empty() && !is_required {
                 break;
@@ -51,17 +51,17 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
                     members.push(format!("{}:{token}", quote(name)));
                     break;
                 }
-                Err(kinds) => note(&format!("it must be {kinds}")),
+                Err(kinds) => note(&format!("the value must be {kinds}")),
             }
         }
     }
     format!(r#"{{"action":"accept","content":{{{}}}}}"#, members.join(","))
 }
 
-fn ask_for(name: &str, property: &Value, schema: &ToolSchema<'_>) {
+fn prompt(name: &str, property: &Value, schema: &ToolSchema<'_>) {
     let title = clean(property["title"].as_str().or(property["description"].as_str()).unwrap_or(name));
-    let needed = if schema.is_required(name) { "" } else { ", may be empty" };
+    let optional = if schema.is_required(name) { "" } else { ", optional" };
     let mut stderr = std::io::stderr();
-    let _ = write!(stderr, "{title} ({}{needed}): ", clean(&schema.describe(property)));
+    let _ = write!(stderr, "{title} ({}{optional}): ", clean(&schema.describe(property)));
     let _ = stderr.flush();
 }

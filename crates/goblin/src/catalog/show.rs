@@ -1,7 +1,7 @@
 //! Prints cards as a table.
 
 use goblin_catalog::listing::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
 use crate::catalog::cards::{Card, Cards};
@@ -35,8 +35,8 @@ fn left_out(shown: usize, cards: &Cards, noun: &str) {
     if shown < total {
         note(&format!("{shown} of {}; --limit {total} shows all", plural(total, noun)));
     }
-    if let Some(words) = &cards.note {
-        note(&clean(words));
+    if let Some(text) = &cards.note {
+        note(&clean(text));
     }
 }
 
@@ -50,22 +50,22 @@ fn table(kind: List, cards: &[Card]) -> std::io::Result<()> {
         List::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
         List::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
     };
-    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    let head = head.iter().map(|cell| (*cell).to_owned()).collect();
     let rows = std::iter::once(head).chain(cards.iter().map(|card| row(kind, card)));
     let stdout = std::io::stdout();
     print(&lay_out(&rows.collect::<Vec<_>>(), width(&stdout), is_colourful(&stdout)))
 }
 
 fn row(kind: List, card: &Card) -> Vec<String> {
-    let word = |key: &str| or_dash(line(card.text(key)));
-    let (key, server) = (word(kind.key()), word("serverId"));
+    let cell = |key: &str| or_dash(line(card.text(key)));
+    let (key, server) = (cell(kind.key()), cell("serverId"));
     match kind {
         List::Tools | List::Prompts | List::Templates => {
             vec![key, server, line(card.text("description"))]
         }
         List::Resources => {
             let size = or_dash(card.size().map(bytes).unwrap_or_default());
-            vec![key, word("mimeType"), size, server, line(card.text("name"))]
+            vec![key, cell("mimeType"), size, server, line(card.text("name"))]
         }
     }
 }

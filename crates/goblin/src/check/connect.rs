@@ -34,21 +34,21 @@ struct ConnectResult {
 
 /// Starts all servers, fills in the report, and stops the servers again.
 pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut CheckReport) -> Result<()> {
-    let (terms, patience) = (CatalogSettings::new(&config), config.policies.start_timeout);
+    let (settings, timeout) = (CatalogSettings::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
-    let begin = Instant::now();
+    let start = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
     let backends = app.backends();
-    let answers = ask_all(&backends, begin, patience).await;
+    let answers = connect_all(&backends, start, timeout).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
-    let catalog = build(0, &terms, backends.iter().map(source).collect());
+    let catalog = build(0, &settings, backends.iter().map(source).collect());
     for (index, (backend, answer)) in backends.iter().zip(answers).enumerate() {
         let Some(server) = report.servers.iter_mut().find(|server| server.id == backend.id.as_str()) else { continue };
         match answer {
             Ok(answer) => {
                 server.state = CheckState::Ready;
                 server.transport = answer.transport.unwrap_or(server.transport);
-                server.seen = see(&catalog, index, &answer);
+                server.seen = report_connection(&catalog, index, &answer);
                 report.warnings.extend(lacking(backend).into_iter().map(|message| Problem {
                     path: format!("mcpServers.{}", backend.id),
                     message,
@@ -71,7 +71,7 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
         report.cut.extend(cut(&catalog, kind, names));
     }
     for (profile, report) in profiles.values().zip(&mut report.profiles) {
-        report.seen = Some(EntryCounts::new(&catalog, profile, &terms));
+        report.seen = Some(EntryCounts::new(&catalog, profile, &settings));
     }
     report.connected = true;
     app.stop().await;
@@ -79,15 +79,19 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
 }
 
 /// Returns the answers in the order of `backends`. Shows progress while it waits.
-async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<ConnectResult, String>> {
-    let ask_one = async |index: usize| (index, ask(&backends[index], begin, patience).await);
-    let mut asked: FuturesUnordered<_> = (0..backends.len()).map(ask_one).collect();
+async fn connect_all(
+    backends: &[Arc<Backend>],
+    start: Instant,
+    timeout: Duration,
+) -> Vec<Result<ConnectResult, String>> {
+    let connect_indexed = async |index: usize| (index, connect_one(&backends[index], start, timeout).await);
+    let mut connecting: FuturesUnordered<_> = (0..backends.len()).map(connect_indexed).collect();
     let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
-    let mut progress = ProgressLine::begin();
+    let mut progress = ProgressLine::start();
     loop {
         let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         progress.show(&waiting.map(|(backend, _)| backend.id.as_str()).collect::<Vec<_>>(), backends.len());
-        match asked.next().await {
+        match connecting.next().await {
             Some((index, answer)) => answers[index] = Some(answer),
             None => break,
         }
@@ -96,29 +100,29 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
     answers.into_iter().flatten().collect()
 }
 
-async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
-    let lost = |state: &BackendState| match state {
+async fn connect_one(backend: &Backend, start: Instant, timeout: Duration) -> Result<ConnectResult, String> {
+    let failure_reason = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
-        BackendState::Stopped => Some("it was stopped".to_owned()),
+        BackendState::Stopped => Some("the server was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
-    if let Some(reason) = lost(&backend.begun().await) {
+    if let Some(reason) = failure_reason(&backend.begun().await) {
         return Err(reason);
     }
-    let handshake = begin.elapsed();
+    let handshake = start.elapsed();
     // Each list may have several pages, and each page has its own timeout.
-    let listed = tokio::time::timeout(2 * patience, backend.settled()).await;
-    listed.map_err(|_| format!("it did not list what it offers within {:?}", 2 * patience))?;
-    let asked = Instant::now();
-    let ping = tokio::time::timeout(patience, backend.ping()).await;
-    if let Some(reason) = lost(&backend.state()) {
+    let listed = tokio::time::timeout(2 * timeout, backend.settled()).await;
+    listed.map_err(|_| format!("the server did not return its lists within {:?}", 2 * timeout))?;
+    let ping_start = Instant::now();
+    let ping = tokio::time::timeout(timeout, backend.ping()).await;
+    if let Some(reason) = failure_reason(&backend.state()) {
         return Err(reason);
     }
-    let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
+    let ping = matches!(ping, Ok(Ok(()))).then(|| ping_start.elapsed());
     Ok(ConnectResult { handshake, ping, transport: backend.transport() })
 }
 
-fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
+fn report_connection(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
     let availability::ServerDescription { software, protocol, era } =
         availability::ServerDescription::of(&catalog.source(index).backend)?;
     let [tools, prompts, resources, templates] = catalog.counts()[index];
@@ -144,9 +148,9 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
             "tool" => (&server.tools.rename, server.namespacing.tools),
             _ => (&server.prompts.rename, server.namespacing.prompts),
         };
-        let endless = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
-        let whole = name::wish(policy, &endless, &server.prefix, &backend.id, &entry.native);
-        let is_cut = !rename.contains_key(&*entry.native) && whole.len() > server.namespacing.max_length;
+        let unlimited = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
+        let full_name = name::wish(policy, &unlimited, &server.prefix, &backend.id, &entry.native);
+        let is_cut = !rename.contains_key(&*entry.native) && full_name.len() > server.namespacing.max_length;
         is_cut.then(|| ShortenedName {
             kind,
             server: backend.id.to_string(),
@@ -162,7 +166,7 @@ struct ProgressLine {
 }
 
 impl ProgressLine {
-    fn begin() -> ProgressLine {
+    fn start() -> ProgressLine {
         let stderr = std::io::stderr();
         ProgressLine { width: stderr.is_terminal().then(|| width(&stderr)).flatten() }
     }

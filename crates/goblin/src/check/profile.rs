@@ -79,20 +79,21 @@ impl ProfileReport {
             "auto" => format!("auto above {}", self.exposure.auto_above),
             mode => mode.to_owned(),
         };
-        let held = match &self.seen {
+        let counts = match &self.seen {
             Some(EntryCounts { tools, listed, prompts, resources, templates }) => {
                 [tools, listed, prompts, resources, templates].map(ToString::to_string).to_vec()
             }
-            None => [&self.tools, &self.prompts, &self.resources].map(FilterReport::words).to_vec(),
+            None => [&self.tools, &self.prompts, &self.resources].map(FilterReport::summary).to_vec(),
         };
-        [self.name.clone(), self.path.clone(), servers].into_iter().chain(held).chain([exposure]).collect()
+        [self.name.clone(), self.path.clone(), servers].into_iter().chain(counts).chain([exposure]).collect()
     }
 }
 
 impl EntryCounts {
-    pub(crate) fn new(whole: &Catalog, profile: &Profile, terms: &CatalogSettings) -> EntryCounts {
-        let (page_size, exposure) = (terms.page_size, profile.exposure.clone());
-        let catalog = narrow(whole, profile, &CatalogSettings { page_size, exposure, meta: Arc::clone(&terms.meta) });
+    pub(crate) fn new(whole: &Catalog, profile: &Profile, settings: &CatalogSettings) -> EntryCounts {
+        let (page_size, exposure) = (settings.page_size, profile.exposure.clone());
+        let catalog =
+            narrow(whole, profile, &CatalogSettings { page_size, exposure, meta: Arc::clone(&settings.meta) });
         let tools = catalog.tools.entries.len();
         EntryCounts {
             tools,
@@ -112,7 +113,7 @@ impl FilterReport {
         FilterReport { allow: texts(&filter.allow), deny: texts(&filter.deny) }
     }
 
-    fn words(&self) -> String {
+    fn summary(&self) -> String {
         let allow = match self.allow.as_slice() {
             [] => return "none".to_owned(),
             allow if allow.iter().any(|glob| glob == "*") => "all".to_owned(),

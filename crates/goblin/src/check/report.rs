@@ -126,7 +126,7 @@ fn unpinned(command: &ExpandedText, args: &[ExpandedText]) -> Option<UnpinnedPac
 }
 
 impl CheckState {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             CheckState::Disabled => "disabled",
             CheckState::Unchecked => "unchecked",

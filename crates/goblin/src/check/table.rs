@@ -60,33 +60,33 @@ fn headline(report: &CheckReport) -> String {
     }
 }
 
-fn count(report: &CheckReport, standing: CheckState) -> usize {
-    report.servers.iter().filter(|server| server.state == standing).count()
+fn count(report: &CheckReport, state: CheckState) -> usize {
+    report.servers.iter().filter(|server| server.state == state).count()
 }
 
 fn profiles(report: &CheckReport) -> Vec<Vec<String>> {
     let enabled = report.servers.len() - count(report, CheckState::Disabled);
-    let held: &[&str] = match report.connected {
+    let counts: &[&str] = match report.connected {
         true => &["TOOLS", LISTED, "PROMPTS", "RESOURCES", "TEMPLATES"],
         false => &["OF TOOLS", "OF PROMPTS", "OF RESOURCES"],
     };
-    let head = [&["PROFILE", "ENDPOINT", "SERVERS"], held, &["EXPOSURE"]].concat();
-    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    let head = [&["PROFILE", "ENDPOINT", "SERVERS"], counts, &["EXPOSURE"]].concat();
+    let head = head.iter().map(|title| (*title).to_owned()).collect();
     [head].into_iter().chain(report.profiles.iter().map(|profile| profile.row(enabled))).collect()
 }
 
 fn rows(report: &CheckReport) -> Vec<Vec<String>> {
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let strings = |strings: &[&str]| strings.iter().map(|title| (*title).to_owned()).collect::<Vec<_>>();
     if !report.connected {
         let row = |server: &ServerReport| {
             let state = if server.state == CheckState::Disabled { "disabled" } else { "enabled" };
-            words(&[&server.id, state, server.transport, &server.target])
+            strings(&[&server.id, state, server.transport, &server.target])
         };
-        let head = words(&["SERVER", STATE, "TYPE", "REACHED BY"]);
+        let head = strings(&["SERVER", STATE, "TYPE", "TARGET"]);
         return [head].into_iter().chain(report.servers.iter().map(row)).collect();
     }
     let row = |server: &ServerReport| {
-        let mut row = words(&[&server.id, server.state.word()]);
+        let mut row = strings(&[&server.id, server.state.as_str()]);
         if let Some(seen) = &server.seen {
             let ping = seen.ping_ms.map_or_else(|| "none".to_owned(), |ping| format!("{ping:.1} ms"));
             row.extend([format!("{:.0} ms", seen.handshake_ms), ping]);
@@ -97,7 +97,7 @@ fn rows(report: &CheckReport) -> Vec<Vec<String>> {
         row
     };
     let head = [&["SERVER", STATE][..], &NUMBERS, &["PROTOCOL", "SOFTWARE"]].concat();
-    [words(&head)].into_iter().chain(report.servers.iter().map(row)).collect()
+    [strings(&head)].into_iter().chain(report.servers.iter().map(row)).collect()
 }
 
 /// Renders rows as aligned lines. The first row is the header. A row may have fewer cells than the header.
@@ -153,8 +153,8 @@ fn fit(text: &str, room: usize) -> String {
 /// Renders the messages below the tables. They are never cut.
 fn notes(report: &CheckReport, colourful: bool) -> String {
     let mut text = String::new();
-    let mut note = |kind: &str, code: &str, words: String| {
-        let _ = writeln!(text, "{}: {words}", paint_if(colourful, kind, code));
+    let mut note = |kind: &str, code: &str, message: String| {
+        let _ = writeln!(text, "{}: {message}", paint_if(colourful, kind, code));
     };
     for server in &report.servers {
         if let Some(error) = &server.error {
@@ -171,20 +171,21 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
     }
     for conflict in &report.conflicts {
         let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
-        note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
+        note("warning", "1;33", format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {
         let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
-        note("note", "1", format!("the name of {kind} {native} of {server} is too long, it is called {exposed}"));
+        note(
+            "note",
+            "1",
+            format!("the name of {kind} {native} of {server} is too long, so it is exposed as {exposed}"),
+        );
     }
     if report.cut.len() > MAX_SHORTENED_NAMES {
         note(
             "note",
             "1",
-            format!(
-                "and {} more names that are too long (--json has them all)",
-                report.cut.len() - MAX_SHORTENED_NAMES
-            ),
+            format!("and {} more names that are too long (--json lists all)", report.cut.len() - MAX_SHORTENED_NAMES),
         );
     }
     text
@@ -213,7 +214,7 @@ b       failed
 
     #[test]
     fn lines_fit_the_terminal() {
-        let table = rows(&[&["SERVER", "REACHED BY"], &["a", "a very long command line"]]);
+        let table = rows(&[&["SERVER", "TARGET"], &["a", "a very long command line"]]);
         for width in 1..40 {
             for line in lay_out(&table, Some(width), false).lines() {
                 assert!(line.chars().count() <= width, "{width}: {line}");

@@ -15,10 +15,11 @@ pub(crate) fn of(transport: &Transport, variables: &Variables) -> String {
         Transport::Stdio { command, args, .. } => {
             // Replace values before quoting, because quoting may change them.
             let args: Vec<_> = args.iter().map(|argument| with_variables(argument.written(), variables)).collect();
-            let mut words = vec![mask::text(&with_variables(command.written(), variables))];
-            words.extend(mask::arguments(args.iter().map(String::as_str)));
-            let quoted = |word: &String| if word == mask::HIDDEN { word.clone() } else { shell_word(word) };
-            words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+            let mut arguments = vec![mask::text(&with_variables(command.written(), variables))];
+            arguments.extend(mask::arguments(args.iter().map(String::as_str)));
+            let quoted =
+                |argument: &String| if argument == mask::HIDDEN { argument.clone() } else { shell_word(argument) };
+            arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
         }
         Transport::Http { url, .. } => mask::url(&with_variables(url, variables)),
         Transport::Files(files) => with_variables(&files.root.display().to_string(), variables),
@@ -86,7 +87,7 @@ mod tests {
             ("https://search.example", "https://search.example"),
         ] {
             let transport =
-                Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
+                Transport::Http { kind: HttpKind::Unspecified, url: url.to_owned(), headers: Vec::new(), ca: None };
             assert_eq!(of(&transport, &variables), expected);
         }
     }

@@ -12,15 +12,16 @@ use crate::style::{paint_if, plural};
 pub(crate) enum Verdict {
     Ok,
     Warning,
-    Trouble,
+    #[serde(rename = "trouble")]
+    Problem,
 }
 
 impl Verdict {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Verdict::Ok => "ok",
             Verdict::Warning => "warning",
-            Verdict::Trouble => "trouble",
+            Verdict::Problem => "problem",
         }
     }
 
@@ -28,7 +29,7 @@ impl Verdict {
         match self {
             Verdict::Ok => "32",
             Verdict::Warning => "1;33",
-            Verdict::Trouble => "1;31",
+            Verdict::Problem => "1;31",
         }
     }
 }
@@ -46,7 +47,8 @@ pub(crate) struct Finding {
 #[derive(Debug, Serialize)]
 pub(crate) struct DoctorReport<'a> {
     ok: bool,
-    troubles: usize,
+    #[serde(rename = "troubles")]
+    problems: usize,
     warnings: usize,
     findings: &'a [Finding],
 }
@@ -63,8 +65,8 @@ impl Findings {
         self.push(Verdict::Warning, about, what.as_ref(), Some(cure.as_ref()));
     }
 
-    pub(crate) fn trouble(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
-        self.push(Verdict::Trouble, about, what.as_ref(), Some(cure.as_ref()));
+    pub(crate) fn problem(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
+        self.push(Verdict::Problem, about, what.as_ref(), Some(cure.as_ref()));
     }
 
     /// Adds a finding. Removes line ends and control characters, because the text may quote a server.
@@ -87,24 +89,24 @@ impl Findings {
     }
 
     pub(crate) fn document(&self) -> DoctorReport<'_> {
-        let (troubles, warnings) = (self.count(Verdict::Trouble), self.count(Verdict::Warning));
-        DoctorReport { ok: troubles == 0, troubles, warnings, findings: &self.0 }
+        let (problems, warnings) = (self.count(Verdict::Problem), self.count(Verdict::Warning));
+        DoctorReport { ok: problems == 0, problems, warnings, findings: &self.0 }
     }
 
     pub(crate) fn text(&self, colourful: bool) -> String {
         let mut text = String::new();
         for Finding { verdict, about, what, cure } in &self.0 {
-            let word = paint_if(colourful, &format!("{:7}", verdict.word()), verdict.colour());
-            let _ = writeln!(text, "{word}  {about}: {what}");
+            let label = paint_if(colourful, &format!("{:7}", verdict.as_str()), verdict.colour());
+            let _ = writeln!(text, "{label}  {about}: {what}");
             if let Some(cure) = cure {
                 let _ = writeln!(text, "{:9}{cure}", "");
             }
         }
-        let parts = [(Verdict::Trouble, "trouble"), (Verdict::Warning, "warning")];
+        let parts = [(Verdict::Problem, "problem"), (Verdict::Warning, "warning")];
         let counted = parts.map(|(verdict, noun)| (self.count(verdict), noun));
         let counted: Vec<_> =
             counted.iter().filter(|(count, _)| *count > 0).map(|(n, noun)| plural(*n, noun)).collect();
-        let summary = if counted.is_empty() { "nothing is wrong".to_owned() } else { counted.join(", ") };
+        let summary = if counted.is_empty() { "no problems".to_owned() } else { counted.join(", ") };
         let _ = writeln!(text, "\n{summary}");
         text
     }
@@ -118,11 +120,11 @@ mod tests {
     fn each_finding_is_one_line_and_its_cure_another() {
         let mut findings = Findings::default();
         findings.ok("a", "fine");
-        assert_eq!(findings.text(false), "ok       a: fine\n\nnothing is wrong\n");
-        findings.trouble("b", "two\nlines\u{1b}", "mend it");
+        assert_eq!(findings.text(false), "ok       a: fine\n\nno problems\n");
+        findings.problem("b", "two\nlines\u{1b}", "fix it");
         findings.warning("c", "odd", "look");
-        let expected = "ok       a: fine\ntrouble  b: two; lines\n         mend it\nwarning  c: odd\n         look\n";
-        assert_eq!(findings.text(false), format!("{expected}\n1 trouble, 1 warning\n"));
-        assert!(findings.text(true).contains("\x1b[1;31mtrouble\x1b[0m  b"));
+        let expected = "ok       a: fine\nproblem  b: two; lines\n         fix it\nwarning  c: odd\n         look\n";
+        assert_eq!(findings.text(false), format!("{expected}\n1 problem, 1 warning\n"));
+        assert!(findings.text(true).contains("\x1b[1;31mproblem\x1b[0m  b"));
     }
 }

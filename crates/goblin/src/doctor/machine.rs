@@ -25,7 +25,7 @@ const OTHER_DESCRIPTORS: u64 = 64;
 /// The maximum number of users in a warning. The rest is only counted.
 const NAMED_USERS: usize = 3;
 /// The user ids of people on Linux distributions. Lower ids belong to programs.
-const PEOPLE: std::ops::Range<u32> = 1000..65534;
+const USER_IDS: std::ops::Range<u32> = 1000..65534;
 /// The login shells that do not allow a login.
 const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "git-shell"];
 
@@ -35,7 +35,7 @@ const GATEWAY: &str = "gateway";
 pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
     let Some((first, state)) = inspected.directories.first() else {
         let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
-        return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
+        return findings.problem(DIRECTORY, what, "set XDG_RUNTIME_DIR to your own directory");
     };
     let Err(reason) = state else { return findings.ok(DIRECTORY, first.display().to_string()) };
     let directory = shell_word(&first.display().to_string());
@@ -43,7 +43,7 @@ pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
         DirectoryProblem::Open(_) => format!("chmod 700 {directory}"),
         DirectoryProblem::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
         DirectoryProblem::Foreign | DirectoryProblem::Refused(_) => {
-            "let XDG_RUNTIME_DIR be a directory of yours".to_owned()
+            "set XDG_RUNTIME_DIR to your own directory".to_owned()
         }
     };
     let what = format!("{} cannot be used: {reason}", first.display());
@@ -51,7 +51,7 @@ pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
         Some((second, _)) => {
             findings.warning(DIRECTORY, format!("{what}; {} is used instead", second.display()), cure);
         }
-        None => findings.trouble(DIRECTORY, format!("{what}, so other commands do not find a gateway"), cure),
+        None => findings.problem(DIRECTORY, format!("{what}, so other commands do not find a gateway"), cure),
     }
 }
 
@@ -61,7 +61,9 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
         let GatewayRecord { url, pid, identity, .. } = record;
         match identity.is_same_place(own) {
             true => of_this_configuration(record, own, findings).await,
-            false => findings.ok(GATEWAY, format!("another one runs at {url} (pid {pid}), for {}", identity.place())),
+            false => {
+                findings.ok(GATEWAY, format!("another gateway runs at {url} (pid {pid}), for {}", identity.place()))
+            }
         }
     }
     for leftover in &inspected.leftovers {
@@ -72,31 +74,36 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
 
 async fn of_this_configuration(record: &GatewayRecord, own: &Identity, findings: &mut Findings) {
     let GatewayRecord { url, pid, version, .. } = record;
-    let (before, restart) = (findings.len(), format!("end it (kill {pid}) and start it again: goblin serve"));
-    if !record.answers().await {
-        findings.trouble(GATEWAY, format!("the one at {url} (pid {pid}) does not answer"), &restart);
+    let (before, restart) = (findings.len(), format!("stop it (kill {pid}) and start it again: goblin serve"));
+    if !record.is_answering().await {
+        findings.problem(GATEWAY, format!("the gateway at {url} (pid {pid}) does not answer"), &restart);
     }
     if let Err(error) = record.token() {
         let what =
-            format!("the token of the one at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
-        findings.trouble(GATEWAY, what, &restart);
+            format!("the token of the gateway at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
+        findings.problem(GATEWAY, what, &restart);
     }
     if let Err(error) = record.admin_token() {
         let what = format!(
-            "the admin token of the one at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
+            "the admin token of the gateway at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
              {error}"
         );
-        findings.trouble(GATEWAY, what, &restart);
+        findings.problem(GATEWAY, what, &restart);
     }
     if let Some(difference) = stdio::difference(record, own, environment) {
-        findings.warning(GATEWAY, difference, format!("goblin status says whether the file is in force; or {restart}"));
+        findings.warning(
+            GATEWAY,
+            difference,
+            format!("goblin status shows whether the file is in force; or {restart}"),
+        );
     }
     if version != env!("CARGO_PKG_VERSION") {
-        let what = format!("the one at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
+        let what =
+            format!("the gateway at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
         findings.warning(GATEWAY, what, &restart);
     }
     if findings.len() == before {
-        findings.ok(GATEWAY, format!("one of this configuration runs at {url} (pid {pid})"));
+        findings.ok(GATEWAY, format!("a gateway of this configuration runs at {url} (pid {pid})"));
     }
 }
 
@@ -113,7 +120,7 @@ pub(crate) fn port(gateway: &Gateway, running: &[GatewayRecord], own: &Identity,
     };
     let explained = port::explain_among(running, gateway, &error, "");
     let (what, cure) = explained.split_once('\n').or_else(|| explained.split_once("; ")).unwrap_or((&explained, ""));
-    findings.trouble("port", what, format!("{cure}, or change gateway.host and gateway.port"));
+    findings.problem("port", what, format!("{cure}, or change gateway.host and gateway.port"));
 }
 
 /// Reports whether a gateway can listen on its Unix socket.
@@ -128,29 +135,31 @@ pub(crate) fn socket(gateway: &Gateway, running: &[GatewayRecord], own: &Identit
         Err(error) => {
             let explained = error.to_string();
             let (what, cure) = explained.split_once("; ").unwrap_or((&explained, "choose another gateway.socket"));
-            findings.trouble("socket", what, cure);
+            findings.problem("socket", what, cure);
         }
     }
 }
 
 pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
     let limit = getrlimit(Resource::Nofile);
-    let Some(current) = raised(limit) else { return findings.ok("descriptors", "as many as it takes") };
+    let Some(current) = raised(limit) else { return findings.ok("descriptors", "no limit") };
     let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
-    let wanted = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
-    if current >= wanted {
+    let needed = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
+    if current >= needed {
         return findings.ok("descriptors", format!("{current} may be open"));
     }
-    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which takes up to {wanted}");
+    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which needs up to {needed}");
     let lower = "or lower gateway.maxSessions";
     findings.warning(
         "descriptors",
         what,
         match limit.maximum {
-            Some(hard) if hard < wanted => {
+            Some(hard) if hard < needed => {
                 format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
             }
-            _ => format!("ulimit -n {wanted} before goblin serve (it raises its own limit only so far), {lower}"),
+            _ => format!(
+                "ulimit -n {needed} before goblin serve (goblin serve itself cannot raise the limit that far), {lower}"
+            ),
         },
     );
 }
@@ -159,16 +168,16 @@ pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
 /// are not in `/etc/passwd`, so the absence of a warning proves nothing.
 pub(crate) fn users(gateway: &Gateway, findings: &mut Findings) {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    others(&people(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
+    warn_about_users(&other_users(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
 }
 
-fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
+fn warn_about_users(other_users: &[&str], gateway: &Gateway, findings: &mut Findings) {
     // A gateway on another address than loopback has a token, or it does not start.
-    if people.is_empty() || !gateway.tcp || gateway.token.is_some() || !gateway.is_loopback() {
+    if other_users.is_empty() || !gateway.tcp || gateway.token.is_some() || !gateway.is_loopback() {
         return;
     }
-    let named = people.iter().take(NAMED_USERS).copied().collect::<Vec<_>>().join(", ");
-    let more = people.len().saturating_sub(NAMED_USERS);
+    let named = other_users.iter().take(NAMED_USERS).copied().collect::<Vec<_>>().join(", ");
+    let more = other_users.len().saturating_sub(NAMED_USERS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let what = format!(
         "{named}{more} can log in to this machine, and every user of it reaches {}:{} without a token",
@@ -178,14 +187,14 @@ fn others(people: &[&str], gateway: &Gateway, findings: &mut Findings) {
 }
 
 /// Returns the names of other people with a login shell. Root is left out, because nothing is closed to root.
-fn people(passwd: &str, own: u32) -> Vec<&str> {
-    fn person(line: &str, own: u32) -> Option<&str> {
+fn other_users(passwd: &str, own: u32) -> Vec<&str> {
+    fn other_user(line: &str, own: u32) -> Option<&str> {
         let fields: Vec<&str> = line.split(':').collect();
         let (uid, shell) = (fields.get(2)?.parse::<u32>().ok()?, fields.get(6)?.trim());
         let can_log_in = !NO_SHELLS.contains(&shell.rsplit('/').next().unwrap_or_default());
-        (uid != own && PEOPLE.contains(&uid) && can_log_in).then(|| fields[0])
+        (uid != own && USER_IDS.contains(&uid) && can_log_in).then(|| fields[0])
     }
-    passwd.lines().filter_map(|line| person(line, own)).collect()
+    passwd.lines().filter_map(|line| other_user(line, own)).collect()
 }
 
 #[cfg(test)]
@@ -201,24 +210,24 @@ mod tests {
 
     #[test]
     fn other_people_with_a_shell_are_known() {
-        assert_eq!(people(PASSWD, 1000), ["ada", "bob"]);
-        assert_eq!(people(PASSWD, 0), ["me", "ada", "bob"]);
-        assert_eq!(people("", 0), [""; 0]);
+        assert_eq!(other_users(PASSWD, 1000), ["ada", "bob"]);
+        assert_eq!(other_users(PASSWD, 0), ["me", "ada", "bob"]);
+        assert_eq!(other_users("", 0), [""; 0]);
     }
 
     #[test]
     fn other_people_are_warned_of_unless_there_is_a_token() {
-        let warned = |people: &[&str], gateway: &Gateway| {
+        let warnings = |other_users: &[&str], gateway: &Gateway| {
             let mut findings = Findings::default();
-            others(people, gateway, &mut findings);
+            warn_about_users(other_users, gateway, &mut findings);
             findings.text(false)
         };
         let gateway = Gateway { port: 3000, ..Gateway::default() };
-        let text = warned(&["a", "b", "c", "d"], &gateway);
+        let text = warnings(&["a", "b", "c", "d"], &gateway);
         assert!(text.contains("a, b, c and 1 more can log in to this machine"), "{text}");
         assert!(text.contains("127.0.0.1:3000 without a token") && text.contains("gateway.socket"), "{text}");
-        assert!(warned(&[], &gateway).starts_with("\nnothing is wrong"));
+        assert!(warnings(&[], &gateway).starts_with("\nno problems"));
         let token = Some(Secret::new("0123456789abcdef"));
-        assert!(warned(&["a"], &Gateway { token, ..gateway }).starts_with("\nnothing is wrong"));
+        assert!(warnings(&["a"], &Gateway { token, ..gateway }).starts_with("\nno problems"));
     }
 }

@@ -15,13 +15,13 @@ use crate::style::{plural, shell_word};
 const MAX_SUGGESTIONS: usize = 3;
 /// Common commands of servers, with instructions for installing them.
 const RUNNERS: [(&str, &str); 7] = [
-    ("npx", "install Node.js, which brings it: https://nodejs.org"),
-    ("npm", "install Node.js, which brings it: https://nodejs.org"),
+    ("npx", "install Node.js, which includes it: https://nodejs.org"),
+    ("npm", "install Node.js, which includes it: https://nodejs.org"),
     ("node", "install Node.js: https://nodejs.org"),
-    ("uvx", "install uv, which brings it: https://docs.astral.sh/uv"),
+    ("uvx", "install uv, which includes it: https://docs.astral.sh/uv"),
     ("uv", "install uv: https://docs.astral.sh/uv"),
     ("docker", "install Docker: https://docs.docker.com/get-docker"),
-    ("bunx", "install Bun, which brings it: https://bun.sh"),
+    ("bunx", "install Bun, which includes it: https://bun.sh"),
 ];
 
 /// Reports the commands that cannot be started. Returns the ids of their servers.
@@ -30,17 +30,17 @@ pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<Str
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
         let Some(command) = ChildCommand::of(&server.transport) else { continue };
         if let Err(error) = child::check(&command) {
-            let (what, said) = split(&error.to_string());
+            let (what, cure_text) = split(&error.to_string());
             let cure = match &error {
                 SpawnError::NotFound { command, path } => missing(command, path),
                 SpawnError::NotExecutable { command } => format!("chmod +x {}", shell_word(command)),
                 SpawnError::WorkingDirectory { path, .. } => {
                     let path = shell_word(&path.display().to_string());
-                    format!("make it (mkdir -p {path}), or change mcpServers.{id}.cwd")
+                    format!("create it (mkdir -p {path}), or change mcpServers.{id}.cwd")
                 }
-                SpawnError::Guard { .. } | SpawnError::Setup(_) => said.unwrap_or_default(),
+                SpawnError::Guard { .. } | SpawnError::Setup(_) => cure_text.unwrap_or_default(),
             };
-            findings.trouble(&about(id.as_str()), what, cure);
+            findings.problem(&about(id.as_str()), what, cure);
             unstartable.insert(id.to_string());
         }
     }
@@ -84,56 +84,58 @@ fn split(reason: &str) -> (String, Option<String>) {
 
 /// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
 /// reported.
-pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: &mut Findings) {
+pub(crate) fn report_servers(report: &CheckReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
-        standing(server, told, findings);
+        report_state(server, reported, findings);
         if let Some(unpinned) = &server.unpinned {
-            let what = format!("{} fetches whatever version of {} there is", unpinned.runner, unpinned.package);
+            let what = format!("{} fetches {} without a fixed version", unpinned.runner, unpinned.package);
             findings.warning(&about(&server.id), what, format!("write {}", unpinned.cure));
         }
     }
     for warning in report.warnings.iter().filter(|warning| warning.file.is_none()) {
         let id = warning.path.strip_prefix("mcpServers.").unwrap_or(&warning.path);
-        findings.warning(&about(id), &warning.message, "mend the server, or ask who makes it");
+        findings.warning(&about(id), &warning.message, "fix the server, or contact its vendor");
     }
     for conflict in &report.conflicts {
         let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
-        let what = format!("several {kind}s want the name {name}, they are called {exposed}");
-        findings.warning("names", what, format!("give one another name: {kind}s.rename of its server"));
+        let what = format!("several {kind}s have the name {name} and are exposed as {exposed}");
+        findings.warning("names", what, format!("rename one of them: {kind}s.rename of its server"));
     }
 }
 
-fn standing(server: &ServerReport, told: &BTreeSet<String>, findings: &mut Findings) {
+fn report_state(server: &ServerReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     match (server.state, &server.error, &server.seen) {
         (CheckState::Ready, _, Some(seen)) => {
             let (tools, time) = (plural(seen.tools, "tool"), seen.handshake_ms);
             findings.ok(&about(&server.id), format!("ready in {time:.0} ms, {tools}"));
         }
-        (CheckState::Failed, Some(reason), _) if !told.contains(&server.id) => {
+        (CheckState::Failed, Some(reason), _) if !reported.contains(&server.id) => {
             let (what, cure) = split(reason);
-            let cure = cure.unwrap_or_else(|| by_hand(server));
-            findings.trouble(&about(&server.id), what, cure);
+            let cure = cure.unwrap_or_else(|| manual_check(server));
+            findings.problem(&about(&server.id), what, cure);
         }
         _ => {}
     }
 }
 
-fn by_hand(server: &ServerReport) -> String {
+fn manual_check(server: &ServerReport) -> String {
     match server.transport {
         "stdio" => format!("run its command by hand to see more: {}", server.target),
         "files" => format!("is {} a directory that you can read?", server.target),
-        _ => format!("is it up, and is its url right? see: curl -i {}", shell_word(&server.target)),
+        _ => format!("is the server up, and is its url correct? try: curl -i {}", shell_word(&server.target)),
     }
 }
 
 /// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
-pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
-    let mut told = BTreeSet::new();
-    for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
-        let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
+pub(crate) fn stdout_noise(batch: &FeedBatch, findings: &mut Findings) {
+    let mut reported = BTreeSet::new();
+    for record in batch.records.iter().filter(|record| record.kind == "backend_garbage") {
+        let Some(server) = record.server.as_deref().filter(|server| reported.insert(server.to_owned())) else {
+            continue;
+        };
         let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
-        let what = format!("it writes to stdout what is no message, first {reason}");
-        findings.warning(&about(server), what, "let it log to stderr; stdout belongs to the protocol");
+        let what = format!("the server writes to stdout lines that are not messages, the first is {reason}");
+        findings.warning(&about(server), what, "make the server log to stderr; stdout belongs to the protocol");
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct ImportPlan {
     /// Problems outside of the file, such as unset variables.
     pub outside: Vec<Problem>,
     /// The files that the search tried.
-    pub looked: Vec<PathBuf>,
+    pub searched: Vec<PathBuf>,
 }
 
 impl ImportPlan {
@@ -40,21 +40,21 @@ impl ImportPlan {
             section(
                 &mut text,
                 width,
-                "looked for",
-                self.looked.iter().map(|path| escaped(&path.display().to_string())),
+                "searched",
+                self.searched.iter().map(|path| escaped(&path.display().to_string())),
             );
         } else {
             text.push_str(&self.table(width));
         }
-        section(&mut text, width, "not carried over as it stood", self.merged.notes.iter().map(ToString::to_string));
+        section(&mut text, width, "not imported unchanged", self.merged.notes.iter().map(ToString::to_string));
         let versions = self.new_servers().filter_map(|server| {
             Some(format!("{}: {}", escaped(&server.id), escaped(&open_version(server)?.to_string())))
         });
-        section(&mut text, width, "not the same program tomorrow", versions);
+        section(&mut text, width, "without a fixed version", versions);
         let missing: BTreeSet<String> = self.outside.iter().map(|problem| escaped(&problem.message)).collect();
-        section(&mut text, width, "to be set where the gateway runs", missing.into_iter());
+        section(&mut text, width, "to be set for the gateway", missing.into_iter());
         if self.new_servers().any(|server| consent::is_masked(&server.entry)) {
-            text.push_str("\n*** hides values of variables, headers and URLs; they are written as they are\n");
+            text.push_str("\n*** hides values of variables, headers and URLs; the file gets the real values\n");
         }
         if self.new_servers().next().is_none() && !self.merged.servers.is_empty() {
             text.push_str(&format!("\nnothing to add to {}\n", self.draft.path().display()));
@@ -71,7 +71,7 @@ impl ImportPlan {
                 runs.push_str("  (disabled)");
             }
             if server.is_present {
-                runs.push_str("  (there already)");
+                runs.push_str("  (already present)");
             }
             [escaped(&server.id), clients(server).join(", "), runs]
         });

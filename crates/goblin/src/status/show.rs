@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use goblin_admin::api::{Conflict, ServerStatus, Status};
-use goblin_client::words::span;
+use goblin_client::units::span;
 use goblin_telemetry::clean;
 
 use crate::check::table::{COUNTS, lay_out};
@@ -19,7 +19,7 @@ const UNITS: [&str; 4] = [" s", " min", " h", " d"];
 /// Renders a status. Cuts tables to `width`; `None` means a pipe.
 pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
     let mut text = head(status, place, colourful);
-    for table in [doing(&status.servers), offering(&status.servers)] {
+    for table in [activity_table(&status.servers), offer_table(&status.servers)] {
         if table.len() > 1 {
             text.push('\n');
             text.push_str(&lay_out(&table, width, colourful));
@@ -37,9 +37,9 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
     let Status { version, pid, configuration, sessions, catalog, .. } = status;
     let up = span(status.uptime_seconds, UNITS);
     let mut text = format!("goblin {} is {}, up {up}, pid {pid}\n", clean(version), clean(&status.state));
-    let mut line = |name: &str, words: String| {
+    let mut line = |name: &str, value: String| {
         let name = paint_if(colourful, &format!("{name:13}"), FAINT);
-        let _ = writeln!(text, "{name}  {words}");
+        let _ = writeln!(text, "{name}  {value}");
     };
     line("address", place.to_owned());
     line("configuration", clean(&configuration.source));
@@ -51,7 +51,7 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
     for problem in configuration.problem.iter().flat_map(|problem| problem.lines()) {
         line("rejected", paint_if(colourful, &clean(problem), RED));
     }
-    line("servers", standing(&status.servers));
+    line("servers", server_summary(&status.servers));
     let entries = &catalog.entries;
     let counts = [
         (entries.tools, "tool"),
@@ -73,7 +73,7 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
 }
 
 /// Counts the servers by state.
-fn standing(servers: &[ServerStatus]) -> String {
+fn server_summary(servers: &[ServerStatus]) -> String {
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     let enabled = servers.len() - count(DISABLED);
     let others = ["starting", "failed", DISABLED].map(|state| (count(state), state));
@@ -81,7 +81,7 @@ fn standing(servers: &[ServerStatus]) -> String {
     format!("{} of {enabled} ready{}", count("ready"), others.collect::<String>())
 }
 
-fn doing(servers: &[ServerStatus]) -> Vec<Vec<String>> {
+fn activity_table(servers: &[ServerStatus]) -> Vec<Vec<String>> {
     let [p50, p95, calls, errors, open, restarts, _] = COUNTS;
     let head = ["SERVER", "STATE", p50, p95, calls, errors, open, restarts].map(str::to_owned).to_vec();
     let row = |server: &ServerStatus| {
@@ -98,7 +98,7 @@ fn doing(servers: &[ServerStatus]) -> Vec<Vec<String>> {
 }
 
 /// Returns the table of what each server offers. Servers that never connected are left out.
-fn offering(servers: &[ServerStatus]) -> Vec<Vec<String>> {
+fn offer_table(servers: &[ServerStatus]) -> Vec<Vec<String>> {
     let head = ["SERVER", "ERA", "PROTOCOL", "TOOLS", "PROMPTS", "RESOURCES", COUNTS[6], "SOFTWARE"];
     let row = |server: &ServerStatus| {
         let protocol = server.protocol.as_deref()?;
@@ -116,8 +116,8 @@ fn offering(servers: &[ServerStatus]) -> Vec<Vec<String>> {
 /// Renders the messages below the tables. They are never cut.
 fn notes(status: &Status, colourful: bool) -> String {
     let mut text = String::new();
-    let mut note = |kind: &str, code: &str, words: String| {
-        let _ = writeln!(text, "{}: {words}", paint_if(colourful, kind, code));
+    let mut note = |kind: &str, code: &str, message: String| {
+        let _ = writeln!(text, "{}: {message}", paint_if(colourful, kind, code));
     };
     for server in &status.servers {
         if let Some(reason) = &server.reason {
@@ -125,14 +125,14 @@ fn notes(status: &Status, colourful: bool) -> String {
         }
     }
     for server in &status.servers {
-        for lack in &server.lacking {
-            note("warning", YELLOW, format!("{}: {}", clean(&server.id), clean(lack)));
+        for problem in &server.lacking {
+            note("warning", YELLOW, format!("{}: {}", clean(&server.id), clean(problem)));
         }
     }
     for Conflict { kind, name, exposed } in &status.catalog.conflicts {
         let exposed: Vec<_> = exposed.iter().map(|name| clean(name)).collect();
         let (kind, name, exposed) = (clean(kind), clean(name), exposed.join(", "));
-        note("warning", YELLOW, format!("several {kind}s want the name {name}, they are called {exposed}"));
+        note("warning", YELLOW, format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     text
 }
@@ -182,7 +182,7 @@ mod tests {
             assert!(line.chars().count() <= 80, "{line}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");
-        for words in [
+        for fragment in [
             "up 1 h 2 min",
             "1 of 2 ready, 1 failed, 1 disabled",
             "github  ready     12.3 ms  12 s  1234660      89     0         3\n",
@@ -190,14 +190,14 @@ mod tests {
             "off     disabled\n",
             "failed: broken: it is gone\n",
         ] {
-            assert!(text.contains(words), "{words}:\n{text}");
+            assert!(text.contains(fragment), "{fragment}:\n{text}");
         }
         assert!(render(&example(), "", None, true).contains("\x1b[1;31mfailed  \x1b[0m"));
     }
 
     #[test]
     fn durations_have_two_units() {
-        let words = [0, 59, 61, 3600, 90_000].map(|seconds| span(seconds, UNITS));
-        assert_eq!(words, ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]);
+        let spans = [0, 59, 61, 3600, 90_000].map(|seconds| span(seconds, UNITS));
+        assert_eq!(spans, ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]);
     }
 }

@@ -56,7 +56,7 @@ impl CommandQueue {
         {
             match self.start(&update) {
                 Ok(child) => self.running = Some((uri, child)),
-                Err(error) => warn(&format!("{}: sh cannot be started: {error}", clean(&uri))),
+                Err(error) => warn(&format!("{}: cannot start sh: {error}", clean(&uri))),
             }
         }
     }

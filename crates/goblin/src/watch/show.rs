@@ -21,8 +21,8 @@ impl OutputStyle {
 }
 
 /// One line, with its end.
-pub(crate) fn line(update: &ResourceUpdate, shown: OutputStyle, time: &str, server: Option<&str>) -> String {
-    let is_colourful = match shown {
+pub(crate) fn line(update: &ResourceUpdate, style: OutputStyle, time: &str, server: Option<&str>) -> String {
+    let is_colourful = match style {
         OutputStyle::Json => return json_line(update, time, server),
         OutputStyle::Plain => false,
         OutputStyle::Colourful => true,
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     fn update(params: &str) -> Option<ResourceUpdate> {
-        told("updated", params)
+        notified("updated", params)
     }
 
-    fn told(word: &str, params: &str) -> Option<ResourceUpdate> {
-        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/{word}","params":{params}}}"#);
+    fn notified(kind: &str, params: &str) -> Option<ResourceUpdate> {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/{kind}","params":{params}}}"#);
         match Message::parse(text.into()) {
             Ok(Message::Notification(notification)) => ResourceUpdate::read(&notification),
             other => panic!("{other:?}"),
@@ -58,20 +58,20 @@ mod tests {
 
     #[test]
     fn a_line_says_what_has_changed_and_what_is_gone() {
-        let check = |params: &str, shown: OutputStyle, expected: &str| {
-            let line = line(&update(params).expect("an update"), shown, "T", Some("files"));
+        let check = |params: &str, style: OutputStyle, expected: &str| {
+            let line = line(&update(params).expect("an update"), style, "T", Some("files"));
             assert_eq!(line, expected.to_owned() + "\n", "{params}");
         };
         check(r#"{"uri":"a:b"}"#, OutputStyle::Plain, "T a:b");
         check(r#"{"uri":"a:b\u001b[31m\n"}"#, OutputStyle::Plain, "T a:b[31m ");
-        let gone = r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}"#;
-        check(gone, OutputStyle::Plain, "T a:b deleted");
-        check(gone, OutputStyle::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
+        let deleted = r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}"#;
+        check(deleted, OutputStyle::Plain, "T a:b deleted");
+        check(deleted, OutputStyle::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
         check(r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":false}}"#, OutputStyle::Plain, "T a:b");
-        let gone = told("deleted", r#"{"uri":"a:b"}"#).expect("an update");
-        assert_eq!(line(&gone, OutputStyle::Plain, "T", None), "T a:b deleted\n");
+        let deleted = notified("deleted", r#"{"uri":"a:b"}"#).expect("an update");
+        assert_eq!(line(&deleted, OutputStyle::Plain, "T", None), "T a:b deleted\n");
         let expected = r#"{"time":"T","uri":"a:b","server":null,"deleted":true,"params":{"uri":"a:b"}}"#;
-        assert_eq!(line(&gone, OutputStyle::Json, "T", None), expected.to_owned() + "\n");
+        assert_eq!(line(&deleted, OutputStyle::Json, "T", None), expected.to_owned() + "\n");
     }
 
     #[test]

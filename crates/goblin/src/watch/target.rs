@@ -29,7 +29,7 @@ impl UriKind {
         }
     }
 
-    fn word(self) -> Option<&'static str> {
+    fn pattern_name(self) -> Option<&'static str> {
         match self {
             UriKind::Exact => None,
             UriKind::Glob => Some("glob"),
@@ -57,7 +57,7 @@ impl WatchTarget {
 /// All resources and patterns to watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WatchTargets {
-    pub wishes: Vec<WatchTarget>,
+    pub targets: Vec<WatchTarget>,
     /// The members of `_meta` that all requests share.
     options: Vec<String>,
     is_guessed: bool,
@@ -76,33 +76,33 @@ impl WatchTargets {
     pub(crate) fn new(uris: &[String], kind: Option<UriKind>, options: &UpdateOptions<'_>) -> WatchTargets {
         let mut seen = HashSet::new();
         let uris = uris.iter().filter(|uri| seen.insert(*uri));
-        let wish = |uri: &String| WatchTarget { uri: uri.clone(), kind: kind.unwrap_or_else(|| UriKind::guess(uri)) };
-        WatchTargets { wishes: uris.map(wish).collect(), options: options.members(), is_guessed: kind.is_none() }
+        let target = |uri: &String| WatchTarget { uri: uri.clone(), kind: kind.unwrap_or_else(|| UriKind::guess(uri)) };
+        WatchTargets { targets: uris.map(target).collect(), options: options.members(), is_guessed: kind.is_none() }
     }
 
     /// Reports whether a URI that looks like a pattern may be an exact resource.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.is_guessed && self.wishes.iter().any(|wish| wish.kind != UriKind::Exact)
+    pub(crate) fn needs_listing(&self) -> bool {
+        self.is_guessed && self.targets.iter().any(|target| target.kind != UriKind::Exact)
     }
 
     /// Marks the entries that a `resources/list` result contains as exact, by the listed URI or by the server's own.
-    pub(crate) fn hear_of(&mut self, text: &str, result: Span) {
+    pub(crate) fn mark_listed(&mut self, text: &str, result: Span) {
         let Some(resources) = json::member(text, result, "resources") else { return };
         for resource in json::elements(text, resources) {
             let uri = json::member(text, resource, "uri").and_then(|uri| json::string(text, uri));
             let Some(uri) = uri else { continue };
             let native = uri.split_once('+').map(|(_, native)| native);
-            let is_meant = |wish: &&mut WatchTarget| wish.uri == *uri || native == Some(&*wish.uri);
-            self.wishes.iter_mut().filter(is_meant).for_each(|wish| wish.kind = UriKind::Exact);
+            let is_listed = |target: &&mut WatchTarget| target.uri == *uri || native == Some(&*target.uri);
+            self.targets.iter_mut().filter(is_listed).for_each(|target| target.kind = UriKind::Exact);
         }
     }
 
     /// Returns the params of the subscribe request for an entry.
-    pub(crate) fn params(&self, wish: &WatchTarget) -> String {
-        let pattern = wish.kind.word().map(|word| format!(r#""dev.goblin/pattern":"{word}""#));
+    pub(crate) fn params(&self, target: &WatchTarget) -> String {
+        let pattern = target.kind.pattern_name().map(|name| format!(r#""dev.goblin/pattern":"{name}""#));
         let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
         let meta = if members.is_empty() { String::new() } else { format!(r#","_meta":{{{}}}"#, members.join(",")) };
-        format!(r#"{{"uri":{}{meta}}}"#, quote(&wish.uri))
+        format!(r#"{{"uri":{}{meta}}}"#, quote(&target.uri))
     }
 }
 
@@ -122,20 +122,20 @@ impl UpdateOptions<'_> {
 mod tests {
     use super::*;
 
-    fn wishes(uris: &[&str], kind: Option<UriKind>, options: &UpdateOptions<'_>) -> WatchTargets {
+    fn targets(uris: &[&str], kind: Option<UriKind>, options: &UpdateOptions<'_>) -> WatchTargets {
         let uris: Vec<_> = uris.iter().map(|uri| (*uri).to_owned()).collect();
         WatchTargets::new(&uris, kind, options)
     }
 
-    fn kinds(wishes: &WatchTargets) -> Vec<UriKind> {
-        wishes.wishes.iter().map(|wish| wish.kind).collect()
+    fn kinds(targets: &WatchTargets) -> Vec<UriKind> {
+        targets.targets.iter().map(|target| target.kind).collect()
     }
 
     #[test]
     fn a_request_says_how_the_updates_are_wanted() {
         let check = |uri: &str, kind, options: UpdateOptions<'_>, expected: &str| {
-            let wishes = wishes(&[uri], kind, &options);
-            let params = wishes.params(&wishes.wishes[0]);
+            let targets = targets(&[uri], kind, &options);
+            let params = targets.params(&targets.targets[0]);
             assert_eq!(params, expected);
             assert!(serde_json::from_str::<serde_json::Value>(&params).is_ok(), "{params}");
         };
@@ -162,21 +162,21 @@ mod tests {
     fn what_looks_like_a_pattern_is_one_unless_it_is_listed() {
         use UriKind::{Exact, Glob, Template};
         let uris = ["a:b", "x+a:[b]", "a:*", "a:{/b*}", "a:c?d", "a:b"];
-        let mut guessed = wishes(&uris, None, &UpdateOptions::default());
+        let mut guessed = targets(&uris, None, &UpdateOptions::default());
         assert_eq!(kinds(&guessed), [Exact, Glob, Glob, Template, Glob]);
-        assert!(guessed.is_doubtful());
+        assert!(guessed.needs_listing());
         let listed = r#"{"resources":[{"uri":"x+a:[b]"},{"uri":"y+a:c?d"},{"name":"odd"},{"uri":"y+other:*"}]}"#;
-        guessed.hear_of(listed, json::whole(listed));
+        guessed.mark_listed(listed, json::whole(listed));
         assert_eq!(kinds(&guessed), [Exact, Exact, Glob, Template, Exact]);
-        assert!(!wishes(&["a:b"], None, &UpdateOptions::default()).is_doubtful());
-        assert!(!wishes(&uris, Some(Glob), &UpdateOptions::default()).is_doubtful());
+        assert!(!targets(&["a:b"], None, &UpdateOptions::default()).needs_listing());
+        assert!(!targets(&uris, Some(Glob), &UpdateOptions::default()).needs_listing());
     }
 
     #[test]
     fn a_pattern_has_a_beginning() {
         let check = |uri: &str, expected: &str| {
-            let wishes = wishes(&[uri], None, &UpdateOptions::default());
-            assert_eq!(wishes.wishes[0].literal(uri), expected);
+            let targets = targets(&[uri], None, &UpdateOptions::default());
+            assert_eq!(targets.targets[0].literal(uri), expected);
         };
         check("a+b:c", "a+b:c");
         check("a+b:c/**/*.log", "a+b:c/");

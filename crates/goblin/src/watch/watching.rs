@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
-use goblin_client::bridge::message::complaint;
+use goblin_client::bridge::message::error_message;
 use goblin_client::peer::{Peer, PeerMessage};
 use goblin_client::update::{ResourceUpdate, now};
 use goblin_telemetry::clean;
@@ -20,23 +20,23 @@ use crate::watch::show::{self, OutputStyle};
 use crate::watch::target::{UriKind, WatchTarget, WatchTargets};
 
 /// The maximum number of concurrent subscribe requests. A gateway may reject more.
-const AT_ONCE: usize = 16;
+const MAX_PENDING: usize = 16;
 
 /// The maximum number of pages to read from the resource list.
 const MAX_PAGES: usize = 1000;
 
 pub(crate) struct WatchSession {
     peer: Peer,
-    shown: OutputStyle,
+    style: OutputStyle,
     commands: Option<CommandQueue>,
     /// The address of the gateway, for messages.
     place: String,
-    wishes: WatchTargets,
+    targets: WatchTargets,
     /// The number of subscribe requests that were sent.
-    begun: usize,
+    requested: usize,
     /// The subscribe requests without a response, by their id.
-    asked: HashMap<u64, WatchTarget>,
-    standing: Vec<ActiveWatch>,
+    pending: HashMap<u64, WatchTarget>,
+    active: Vec<ActiveWatch>,
 }
 
 /// A confirmed subscription to a resource or a pattern.
@@ -49,19 +49,19 @@ struct ActiveWatch {
 
 /// The reason why the watch ended.
 enum WatchEnd {
-    Asked,
+    Stopped,
     /// The reader closed stdout.
-    Unread,
+    OutputClosed,
     /// Every subscription was rejected.
-    Nothing,
+    NoSubscription,
     /// The gateway closed the pipe.
-    Gone,
+    Disconnected,
 }
 
 impl WatchSession {
-    pub(crate) fn new(peer: Peer, wishes: WatchTargets, shown: OutputStyle, place: String) -> WatchSession {
-        let (asked, standing) = (HashMap::new(), Vec::new());
-        WatchSession { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
+    pub(crate) fn new(peer: Peer, targets: WatchTargets, style: OutputStyle, place: String) -> WatchSession {
+        let (pending, active) = (HashMap::new(), Vec::new());
+        WatchSession { peer, style, commands: None, place, targets, requested: 0, pending, active }
     }
 
     /// Adds commands that run for each update.
@@ -73,7 +73,7 @@ impl WatchSession {
     pub(crate) async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
         let end = tokio::select! {
             end = self.watch() => end,
-            _ = stopped.wait_for(|stopped| *stopped) => Ok(WatchEnd::Asked),
+            _ = stopped.wait_for(|stopped| *stopped) => Ok(WatchEnd::Stopped),
         };
         let WatchSession { peer, commands, .. } = self;
         // Ends the session, which also ends its subscriptions.
@@ -82,10 +82,10 @@ impl WatchSession {
             commands.finish().await;
         }
         Ok(match end? {
-            WatchEnd::Asked | WatchEnd::Unread => ExitCode::SUCCESS,
-            WatchEnd::Nothing => ExitCode::FAILURE,
-            WatchEnd::Gone => {
-                fail("the gateway ended");
+            WatchEnd::Stopped | WatchEnd::OutputClosed => ExitCode::SUCCESS,
+            WatchEnd::NoSubscription => ExitCode::FAILURE,
+            WatchEnd::Disconnected => {
+                fail("the gateway closed the connection");
                 ExitCode::FAILURE
             }
         })
@@ -93,24 +93,24 @@ impl WatchSession {
 
     async fn watch(&mut self) -> Result<WatchEnd> {
         self.begin().await?;
-        if self.wishes.is_doubtful() && self.look_for_exact().await.is_none() {
-            return Ok(WatchEnd::Gone);
+        if self.targets.needs_listing() && self.find_exact_uris().await.is_none() {
+            return Ok(WatchEnd::Disconnected);
         }
         loop {
-            self.ask_more();
+            self.subscribe_more();
             let has_room = self.commands.as_ref().is_none_or(CommandQueue::has_room);
-            let heard = tokio::select! {
-                heard = self.peer.next(), if has_room => heard,
+            let message = tokio::select! {
+                message = self.peer.next(), if has_room => message,
                 () = advance(&mut self.commands) => continue,
             };
-            let end = match heard {
+            let end = match message {
                 Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
-                Some(PeerMessage::Told(notification)) => self.on_update(&notification).await?,
-                Some(PeerMessage::Asked(ask)) => {
-                    self.peer.refuse(&ask);
+                Some(PeerMessage::Notification(notification)) => self.on_update(&notification).await?,
+                Some(PeerMessage::Request(request)) => {
+                    self.peer.reject(&request);
                     None
                 }
-                None => Some(WatchEnd::Gone),
+                None => Some(WatchEnd::Disconnected),
             };
             if let Some(end) = end {
                 return Ok(end);
@@ -123,19 +123,19 @@ impl WatchSession {
     async fn begin(&mut self) -> Result<()> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
-        let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
-        complaint(&answer).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
+        let answer = answer.ok_or_else(|| anyhow!("the gateway closed the connection before it answered"))?;
+        error_message(&answer).map_or(Ok(()), |error_message| Err(anyhow!(error_message)))
     }
 
     /// Looks for URIs in the resource list: a listed URI is a resource, even if it looks like a pattern. Returns `None`
     /// if the gateway closed the pipe.
-    async fn look_for_exact(&mut self) -> Option<()> {
+    async fn find_exact_uris(&mut self) -> Option<()> {
         let mut params = "{}".to_owned();
         for _ in 0..MAX_PAGES {
             let number = self.peer.request(&Method::ResourcesList, &params);
             let answer = self.peer.answer_to(number).await?;
             let (text, result) = (answer.raw.as_str(), answer.outcome.span());
-            self.wishes.hear_of(text, result);
+            self.targets.mark_listed(text, result);
             let next = json::member(text, result, "nextCursor").filter(|next| next.get(text).starts_with('"'));
             let Some(next) = next else { break };
             params = format!(r#"{{"cursor":{}}}"#, next.get(text));
@@ -143,49 +143,50 @@ impl WatchSession {
         Some(())
     }
 
-    fn ask_more(&mut self) {
-        while self.asked.len() < AT_ONCE
-            && let Some(wish) = self.wishes.wishes.get(self.begun)
+    fn subscribe_more(&mut self) {
+        while self.pending.len() < MAX_PENDING
+            && let Some(target) = self.targets.targets.get(self.requested)
         {
-            let number = self.peer.request(&Method::Subscribe, &self.wishes.params(wish));
-            self.asked.insert(number, wish.clone());
-            self.begun += 1;
+            let number = self.peer.request(&Method::Subscribe, &self.targets.params(target));
+            self.pending.insert(number, target.clone());
+            self.requested += 1;
         }
     }
 
     fn on_answer(&mut self, answer: &Response) -> Option<WatchEnd> {
-        let wish = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
+        let target = answer.id.as_ref().and_then(|id| self.pending.remove(&id.as_u64()?))?;
         match answer.outcome {
-            Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
+            Outcome::Result(_) => self.active.push(active(answer, &target)),
             Outcome::Error(_) => {
-                let reason = complaint(answer).unwrap_or_else(|| "it was refused".to_owned());
-                fail(&format!("{}: {reason}", clean(&wish.uri)));
+                let reason =
+                    error_message(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
+                fail(&format!("{}: {reason}", clean(&target.uri)));
             }
         }
-        if !self.asked.is_empty() || self.begun < self.wishes.wishes.len() {
+        if !self.pending.is_empty() || self.requested < self.targets.targets.len() {
             return None;
         }
-        if self.standing.is_empty() {
-            return Some(WatchEnd::Nothing);
+        if self.active.is_empty() {
+            return Some(WatchEnd::NoSubscription);
         }
-        let patterns = self.standing.iter().filter(|standing| standing.is_pattern).count();
-        let count = [(self.standing.len() - patterns, "resource"), (patterns, "pattern")];
+        let patterns = self.active.iter().filter(|active| active.is_pattern).count();
+        let count = [(self.active.len() - patterns, "resource"), (patterns, "pattern")];
         let count: Vec<_> =
             count.iter().filter(|(count, _)| *count > 0).map(|(count, one)| plural(*count, one)).collect();
-        note(&format!("watching {} at {}; Ctrl-C ends it", count.join(" and "), self.place));
+        note(&format!("watching {} at {}; press Ctrl-C to stop", count.join(" and "), self.place));
         None
     }
 
     async fn on_update(&mut self, notification: &Notification) -> Result<Option<WatchEnd>> {
         let Some(update) = ResourceUpdate::read(notification) else { return Ok(None) };
-        let line = show::line(&update, self.shown, &now(), self.server_of(&update.uri));
+        let line = show::line(&update, self.style, &now(), self.server_of(&update.uri));
         let mut stdout = tokio::io::stdout();
         let printed = async {
             stdout.write_all(line.as_bytes()).await?;
             stdout.flush().await
         };
         match printed.await {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(WatchEnd::Unread)),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(WatchEnd::OutputClosed)),
             printed => printed.context("cannot write to stdout")?,
         }
         if let Some(commands) = &mut self.commands {
@@ -196,8 +197,8 @@ impl WatchSession {
 
     /// Returns the server of the subscription with the longest prefix of `uri`.
     fn server_of(&self, uri: &str) -> Option<&str> {
-        let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
-        around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
+        let matching = self.active.iter().filter(|active| uri.starts_with(&active.literal));
+        matching.max_by_key(|active| active.literal.len()).and_then(|active| active.server.as_deref())
     }
 }
 
@@ -209,17 +210,17 @@ async fn advance(commands: &mut Option<CommandQueue>) {
 }
 
 /// Reads the gateway's metadata about a new subscription. Other gateways than Goblin send none.
-fn standing(answer: &Response, wish: &WatchTarget) -> ActiveWatch {
+fn active(answer: &Response, target: &WatchTarget) -> ActiveWatch {
     let text = answer.raw.as_str();
     let meta = json::member(text, answer.outcome.span(), "_meta");
-    let word = |key| {
-        let word = json::member(text, meta?, key)?;
-        json::string(text, word).map(|word| word.into_owned())
+    let string = |key| {
+        let string = json::member(text, meta?, key)?;
+        json::string(text, string).map(|string| string.into_owned())
     };
-    if word("dev.goblin/state").as_deref() == Some("pending") {
-        note(&format!("{}: its server is not connected; its updates come when it is", clean(&wish.uri)));
+    if string("dev.goblin/state").as_deref() == Some("pending") {
+        note(&format!("{}: the server is not connected; updates start when it connects", clean(&target.uri)));
     }
-    let uri = word("dev.goblin/uri").unwrap_or_else(|| wish.uri.clone());
-    let is_pattern = wish.kind != UriKind::Exact;
-    ActiveWatch { literal: wish.literal(&uri).to_owned(), is_pattern, server: word("dev.goblin/server") }
+    let uri = string("dev.goblin/uri").unwrap_or_else(|| target.uri.clone());
+    let is_pattern = target.kind != UriKind::Exact;
+    ActiveWatch { literal: target.literal(&uri).to_owned(), is_pattern, server: string("dev.goblin/server") }
 }
