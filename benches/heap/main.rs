@@ -81,7 +81,7 @@ fn end(others: usize) -> Value {
         .iter()
         .map(|client| {
             let before = cpu_nanoseconds();
-            drop(book.interests.release(client));
+            drop(book.table.release(client));
             cpu_nanoseconds() - before
         })
         .collect();
@@ -90,13 +90,13 @@ fn end(others: usize) -> Value {
 }
 
 struct Book {
-    interests: SubscriptionTable<Client>,
+    table: SubscriptionTable<Client>,
     all: Arc<SubscriptionCount>,
 }
 
 impl Default for Book {
     fn default() -> Book {
-        Book { interests: SubscriptionTable::new(usize::MAX), all: Arc::default() }
+        Book { table: SubscriptionTable::new(usize::MAX), all: Arc::default() }
     }
 }
 
@@ -120,7 +120,7 @@ impl OfferedResources for Nothing {
 impl Book {
     fn subscribe(&mut self, client: &Arc<Client>, uri: usize) {
         let native = format!("note:///{uri:0width$}", width = URI_LENGTH - "note:///".len());
-        let wish = SubscribeRequest {
+        let request = SubscribeRequest {
             subscriber: Arc::clone(client),
             exposed: format!("backend+{native}").into(),
             native: native.into(),
@@ -129,7 +129,7 @@ impl Book {
         };
         let room = (&client.subscriptions, usize::MAX);
         let place = || SubscriptionPermit::new(room, (&self.all, usize::MAX));
-        self.interests.subscribe(wish, &Nothing, place).map(drop).expect("there is room for all");
+        self.table.subscribe(request, &Nothing, place).map(drop).expect("there is room for all");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::serve::LISTENING;
 
 /// The text before the address in the stderr of `goblin serve`.
 const GOBLIN_LISTENING: &str = "listening on http://";
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 const KEPT_LINES: usize = 20;
 
 /// A running server. Dropping it kills the process and waits for its end.
@@ -36,7 +36,7 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start role {arguments:?}"))?;
-        let output = process.stdout.take().expect("stdout was asked to be a pipe");
+        let output = process.stdout.take().expect("stdout is a pipe");
         Self::wait(process, output, LISTENING)
     }
 
@@ -51,7 +51,7 @@ impl Child {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", binary.display()))?;
-        let output = process.stderr.take().expect("stderr was asked to be a pipe");
+        let output = process.stderr.take().expect("stderr is a pipe");
         Self::wait(process, output, GOBLIN_LISTENING)
     }
 
@@ -86,11 +86,11 @@ impl Child {
                 lines.push_back(line);
             }
         });
-        match address.recv_timeout(START_PATIENCE) {
+        match address.recv_timeout(START_TIMEOUT) {
             Ok(address) => Ok(Self { process, address, last_lines }),
             Err(_) => {
                 end(&mut process);
-                bail!("a server did not say `{marker}ADDRESS`; its last lines:\n{}", joined(&last_lines));
+                bail!("a server did not print `{marker}ADDRESS`; its last lines:\n{}", joined(&last_lines));
             }
         }
     }

@@ -108,7 +108,7 @@ impl Client {
         for session in std::mem::take(&mut self.past) {
             self.session = Some(session);
             let response = self.send(Method::DELETE, Bytes::new(), None).await?;
-            ensure!(response.status().is_success(), "DELETE was answered with {}", response.status());
+            ensure!(response.status().is_success(), "the answer to DELETE is {}", response.status());
             response.into_body().collect().await?;
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Client {
         let id = self.take_id();
         let response = self.post(INITIALIZE.fill(id)).await?;
         ensure_status(&response, StatusCode::OK)?;
-        let session = response.headers().get(SESSION_ID).context("initialize was answered without a session id")?;
+        let session = response.headers().get(SESSION_ID).context("the answer to initialize has no session id")?;
         self.session = Some(session.clone());
         Ok((id, response))
     }

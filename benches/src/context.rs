@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::context::gateway::{Gateway, Said};
+use crate::context::gateway::{Gateway, ToolAnswer};
 pub use crate::context::price::{Terms, Use, break_even, requests};
 use crate::context::sample::{Published, Query};
 pub use crate::context::tokens::Size;
 use crate::context::tokens::count;
-use crate::fleet::Yard;
+use crate::workspace::Workspace;
 
 /// The numbers of tools behind the gateway. The search runs with the last one.
 const TOOLS: [usize; 3] = [10, 100, 1000];
@@ -81,7 +81,7 @@ pub struct Walk {
 #[derive(Clone, Copy, Serialize)]
 pub struct Step {
     /// The tool's name and arguments.
-    pub asked: usize,
+    pub request_tokens: usize,
     /// The text content of the result. Clients show either this or the structured content.
     pub text: usize,
     pub structured: usize,
@@ -118,13 +118,13 @@ impl Context {
     }
 
     /// Returns the number of tools that the search runs with.
-    pub fn most_tools(&self) -> usize {
+    pub fn max_tools(&self) -> usize {
         TOOLS[TOOLS.len() - 1]
     }
 }
 
 /// Measures all lists and walks. Returns `None` if Goblin is not measured.
-pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
+pub async fn measure(workspace: &Workspace) -> Result<Option<Context>> {
     let published = sample::published()?;
     let mut context = Context { direct: Vec::new(), lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
     for tools in TOOLS {
@@ -134,7 +134,7 @@ pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
         // The native name of each listed tool.
         let mut natives = HashMap::new();
         for setting in Setting::ALL {
-            let Some(mut gateway) = Gateway::start(yard, setting, &chosen).await? else { return Ok(None) };
+            let Some(mut gateway) = Gateway::start(workspace, setting, &chosen).await? else { return Ok(None) };
             let list = gateway.list().await?;
             let (entries, size) = (list.len(), Size::of_list(&list)?);
             let instructions = count(&gateway.instructions);
@@ -143,7 +143,7 @@ pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
             if setting == Setting::Plain {
                 natives = list.iter().map(|it| named(it)).collect::<Result<_>>()?;
             }
-            if setting == Setting::Search && tools == context.most_tools() {
+            if setting == Setting::Search && tools == context.max_tools() {
                 context.own = list.iter().map(|it| Ok((name(it)?, Size::of_one(it)?))).collect::<Result<_>>()?;
                 context.walks = walks(&mut gateway, &chosen, &natives).await?;
             }
@@ -166,28 +166,28 @@ async fn walks(gateway: &mut Gateway, chosen: &[Published], natives: &HashMap<St
 /// walk continues with a right tool from the list.
 async fn walk(gateway: &mut Gateway, query: &Query, natives: &HashMap<String, String>) -> Result<Walk> {
     let is_right = |name: &String| natives.get(name).is_some_and(|native| query.answers.contains(native));
-    let (search, said) = step(gateway, "search_tools", json!({ "query": query.query })).await?;
-    let found: Found = serde_json::from_str(said.structured()?)?;
+    let (search, answer) = step(gateway, "search_tools", json!({ "query": query.query })).await?;
+    let found: Found = serde_json::from_str(answer.structured()?)?;
     let hit = found.tools.into_iter().map(|card| card.name).find(is_right);
     let right = hit.as_ref().or_else(|| natives.keys().filter(|name| is_right(name)).min());
     let right = right.context("no tool in the list is an answer")?;
     let (describe, _) = step(gateway, "describe_tool", json!({ "name": right })).await?;
     let arguments = json!({ "name": right, "arguments": {} });
-    let call = asked("call_tool", &arguments);
+    let call = request_tokens("call_tool", &arguments);
     gateway.call("call_tool", &arguments).await?.check_done()?;
-    let direct = asked(right, &json!({}));
+    let direct = request_tokens(right, &json!({}));
     Ok(Walk { query: query.query.clone(), found: hit.is_some(), search, describe, call, direct })
 }
 
-async fn step(gateway: &mut Gateway, tool: &str, arguments: Value) -> Result<(Step, Said)> {
-    let said = gateway.call(tool, &arguments).await?;
-    let (text, structured) = (count(said.text()?), count(said.structured()?));
-    Ok((Step { asked: asked(tool, &arguments), text, structured }, said))
+async fn step(gateway: &mut Gateway, tool: &str, arguments: Value) -> Result<(Step, ToolAnswer)> {
+    let answer = gateway.call(tool, &arguments).await?;
+    let (text, structured) = (count(answer.text()?), count(answer.structured()?));
+    Ok((Step { request_tokens: request_tokens(tool, &arguments), text, structured }, answer))
 }
 
 /// Returns the tokens that a model writes to call a tool. The delimiters around a call differ between models and are
 /// not counted.
-fn asked(tool: &str, arguments: &Value) -> usize {
+fn request_tokens(tool: &str, arguments: &Value) -> usize {
     count(tool) + count(&arguments.to_string())
 }
 
@@ -224,7 +224,7 @@ fn name(definition: &RawValue) -> Result<String> {
 
 /// Returns the tool's name in the list and its native name as `server/name`.
 fn named(definition: &RawValue) -> Result<(String, String)> {
-    let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not tell its origin")?;
+    let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not name its origin")?;
     let Origin { server, native } = definition.meta;
     Ok((definition.name, format!("{server}/{native}")))
 }

@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use crate::child::Child;
 use crate::client::{Client, EventStream, Template};
 use crate::feed::{NUMBER, TOUCH};
-use crate::fleet::{Yard, wait_for_tools};
 use crate::procfs;
 use crate::scenario::Through;
+use crate::workspace::{Workspace, wait_for_tools};
 
 /// One session in this many does not read.
 const ONE_UNREAD_IN: usize = 100;
@@ -29,7 +29,7 @@ const UPDATES: u64 = 100;
 const WARM_UP: u64 = 10;
 /// The number of sessions that are opened at a time.
 const OPENERS: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_millis(100);
 /// The resource's URI at the backend and in Goblin. The bare server uses the URI of Goblin, so that both write the same
 /// bytes.
@@ -66,7 +66,7 @@ impl FanOut {
 }
 
 /// Measures both servers in turn. Returns `None` if Goblin is not measured.
-pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Option<FanOut>> {
+pub async fn measure(workspace: &Workspace, sessions: usize, rounds: usize) -> Result<Option<FanOut>> {
     let unread = sessions / ONE_UNREAD_IN;
     let mut fan_out = FanOut { sessions, unread, updates: UPDATES, bare: Vec::new(), goblin: Vec::new() };
     for round in 0..rounds {
@@ -74,7 +74,7 @@ pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Opti
         order.rotate_left(round % 2);
         for through in order {
             let what = || format!("fan-out through {}, {sessions} sessions", through.title());
-            let Some(fan) = once(yard, through, sessions).await.with_context(what)? else { return Ok(None) };
+            let Some(fan) = once(workspace, through, sessions).await.with_context(what)? else { return Ok(None) };
             match through {
                 Through::Goblin => fan_out.goblin.push(fan),
                 _ => fan_out.bare.push(fan),
@@ -89,7 +89,7 @@ pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Opti
 }
 
 /// Measures one fresh server with fresh sessions. Sessions of an earlier round would receive the updates too.
-async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<Fan>> {
+async fn once(workspace: &Workspace, through: Through, sessions: usize) -> Result<Option<Fan>> {
     let uri = if through == Through::Goblin { NATIVE } else { EXPOSED };
     let feed = Child::role(&["feed", "--uri", uri])?;
     if through != Through::Goblin {
@@ -100,7 +100,7 @@ async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<F
         "metaTools": false,
         "mcpServers": { "feed": { "url": feed.url() } }
     });
-    let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };
+    let Some(goblin) = workspace.goblin(&config)? else { return Ok(None) };
     wait_for_tools(&goblin, 1).await?;
     fan(feed.address, (&goblin).into(), sessions).await.map(Some)
 }
@@ -129,17 +129,17 @@ async fn fan(feed: SocketAddr, server: Server, sessions: usize) -> Result<Fan> {
             _ => drop(readers.spawn(read(stream, Arc::clone(&tally)))),
         }
     }
-    let mut toucher = Toucher { client: Client::connect(feed).await?, readers, tally, updates: 0 };
-    toucher.touch(WARM_UP).await?;
+    let mut updater = Updater { client: Client::connect(feed).await?, readers, tally, updates: 0 };
+    updater.touch(WARM_UP).await?;
     tokio::time::sleep(SETTLE).await;
     let (memory, cpu) = (procfs::memory(server.pid)?.rss, procfs::cpu(server.pid)?);
-    let (start, before) = (Instant::now(), toucher.bytes());
-    toucher.touch(UPDATES).await?;
+    let (start, before) = (Instant::now(), updater.bytes());
+    updater.touch(UPDATES).await?;
     let elapsed = start.elapsed();
     tokio::time::sleep(SETTLE).await;
     let cpu = procfs::cpu(server.pid)?.since(&cpu);
     let grown = procfs::memory(server.pid)?.rss.saturating_sub(memory);
-    Ok(Fan { cpu, elapsed, bytes: toucher.bytes() - before, grown })
+    Ok(Fan { cpu, elapsed, bytes: updater.bytes() - before, grown })
 }
 
 async fn open_all(address: SocketAddr, sessions: usize) -> Result<Vec<EventStream>> {
@@ -171,7 +171,7 @@ async fn open(address: SocketAddr) -> Result<EventStream> {
     client.learn_setup().await?;
     let (_, answer) = client.learn(&subscribe).await?;
     let text = String::from_utf8_lossy(&answer);
-    ensure!(text.contains(r#""result""#), "the subscription was answered with {text}");
+    ensure!(text.contains(r#""result""#), "the answer to the subscription is {text}");
     client.into_stream().await
 }
 
@@ -182,11 +182,11 @@ struct Tally {
     bytes: AtomicU64,
     /// The number of reads that completes the current update and rings the bell.
     goal: AtomicUsize,
-    bell: Notify,
+    done: Notify,
 }
 
 /// The source of the updates, which are made one after the other.
-struct Toucher {
+struct Updater {
     client: Client,
     readers: JoinSet<Result<()>>,
     tally: Arc<Tally>,
@@ -194,7 +194,7 @@ struct Toucher {
     updates: u64,
 }
 
-impl Toucher {
+impl Updater {
     fn bytes(&self) -> u64 {
         self.tally.bytes.load(Ordering::Relaxed)
     }
@@ -207,13 +207,13 @@ impl Toucher {
             let touch = json!({ "jsonrpc": "2.0", "method": TOUCH, "params": params });
             self.client.notify(touch.to_string().into()).await?;
             tokio::select! {
-                () = self.tally.bell.notified() => {}
+                () = self.tally.done.notified() => {}
                 // A reader ends only after an error.
                 Some(ended) = self.readers.join_next() => ended??,
-                () = tokio::time::sleep(PATIENCE) => {
+                () = tokio::time::sleep(TIMEOUT) => {
                     let (read, goal) = (&self.tally.read, &self.tally.goal);
                     let missing = goal.load(Ordering::Relaxed) - read.load(Ordering::Relaxed);
-                    bail!("{missing} readers were not told of update {} in {PATIENCE:?}", self.updates);
+                    bail!("{missing} readers did not receive update {} in {TIMEOUT:?}", self.updates);
                 }
             }
         }
@@ -225,16 +225,16 @@ impl Toucher {
 async fn read(mut stream: EventStream, tally: Arc<Tally>) -> Result<()> {
     let (mut events, mut expected) = (Events::default(), 1);
     loop {
-        let Some(data) = stream.next().await? else { bail!("a stream ended before its time") };
+        let Some(data) = stream.next().await? else { bail!("a stream ended early") };
         events.buffer.extend_from_slice(&data);
         while let Some(event) = events.next() {
             let Some(number) = number(&event) else { continue };
-            ensure!(number == expected, "update {number} came where {expected} was due");
+            ensure!(number == expected, "received update {number} instead of {expected}");
             expected += 1;
             tally.bytes.fetch_add(event.len() as u64, Ordering::Relaxed);
             let read = tally.read.fetch_add(1, Ordering::Relaxed) + 1;
             if read == tally.goal.load(Ordering::Relaxed) {
-                tally.bell.notify_one();
+                tally.done.notify_one();
             }
         }
     }
@@ -269,7 +269,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::JoinSet;
 
-    use super::{EXPOSED, Events, Server, Tally, Toucher, fan, number, open_all, read};
+    use super::{EXPOSED, Events, Server, Tally, Updater, fan, number, open_all, read};
     use crate::client::Client;
     use crate::feed;
 
@@ -296,11 +296,11 @@ mod tests {
             readers.spawn(read(stream, Arc::clone(&tally)));
         }
         let client = Client::connect(address).await.unwrap();
-        let mut toucher = Toucher { client, readers, tally, updates: 0 };
-        toucher.touch(2).await.unwrap();
-        toucher.updates += 1;
-        let error = toucher.touch(1).await.unwrap_err();
-        assert_eq!(error.to_string(), "update 4 came where 3 was due");
+        let mut updater = Updater { client, readers, tally, updates: 0 };
+        updater.touch(2).await.unwrap();
+        updater.updates += 1;
+        let error = updater.touch(1).await.unwrap_err();
+        assert_eq!(error.to_string(), "received update 4 instead of 3");
     }
 
     #[test]

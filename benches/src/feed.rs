@@ -33,7 +33,7 @@ pub const TOUCH: &str = "notifications/bench/touch";
 /// The text before the number of an update.
 pub const NUMBER: &str = r#""number":"#;
 /// The number of updates that may wait for a client. Further updates are dropped for it.
-const MOST_WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// Serves the resource `uri`. Returns only on an error.
 pub async fn run(listener: TcpListener, uri: String) -> io::Result<()> {
@@ -60,7 +60,7 @@ struct Touch {
 
 async fn open(State(feed): State<Arc<Feed>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let number = feed.count.fetch_add(1, Ordering::Relaxed);
-    let (sender, receiver) = mpsc::channel(MOST_WAITING);
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
     feed.streams.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
     let id = move |seq: u64| Event::default().id(format!("0-{number:07x}-{seq}"));
     let first = id(1).retry(Duration::from_secs(1)).data("");

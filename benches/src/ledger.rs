@@ -42,5 +42,5 @@ pub fn measure() -> Result<Ledger> {
     let output = Command::new(&counter).output().with_context(|| format!("cannot start {}", counter.display()))?;
     ensure!(output.status.success(), "{COUNTER} failed: {}", String::from_utf8_lossy(&output.stderr));
     eprintln!("subscriptions: counted");
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{COUNTER} did not print what was expected"))
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{COUNTER} printed unexpected output"))
 }

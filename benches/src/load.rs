@@ -56,13 +56,14 @@ impl Load {
     async fn learn_operation(target: Target, scenario: Scenario) -> Result<Operation> {
         let mut client = Client::connect(target.address).await?;
         let (setup_id, setup) = match target.through {
-            Through::Sessionless => (0, Default::default()),
+            Through::Stateless => (0, Default::default()),
             _ => client.learn_setup().await?,
         };
         let Some(request) = scenario.request(target.through, target.prefix) else {
             scenario.check(&setup)?;
             client.close().await?;
-            let expected = Expected::with_id(&setup, setup_id).context("the answer does not hold its id once")?;
+            let expected =
+                Expected::with_id(&setup, setup_id).context("the answer does not contain its id exactly once")?;
             return Ok(Operation::Setup { expected });
         };
         let (id, answer) = client.learn(&request).await?;
@@ -70,8 +71,8 @@ impl Load {
         client.close().await?;
         let expected = match target.through {
             Through::Static => Expected::always(answer),
-            Through::Direct | Through::Proxy | Through::Bare | Through::Goblin | Through::Sessionless => {
-                Expected::with_id(&answer, id).context("the answer does not hold its id once")?
+            Through::Direct | Through::Proxy | Through::Bare | Through::Goblin | Through::Stateless => {
+                Expected::with_id(&answer, id).context("the answer does not contain its id exactly once")?
             }
         };
         Ok(Operation::Call { request, expected })
@@ -95,7 +96,7 @@ impl Load {
         tokio::time::sleep(SETTLE).await;
         let cpu_before = procfs::cpu(self.target.pid)?;
         let start = Instant::now();
-        let most = self.scenario.most_operations() / sessions;
+        let most = self.scenario.max_operations() / sessions;
         let (clients, latencies) = self.phase(clients, duration, most).await?;
         let elapsed = start.elapsed();
         tokio::time::sleep(SETTLE).await;
@@ -112,7 +113,7 @@ impl Load {
         let mut clients = Vec::with_capacity(sessions);
         for _ in 0..sessions {
             let mut client = Client::connect(self.target.address).await?;
-            if self.target.through != Through::Sessionless {
+            if self.target.through != Through::Stateless {
                 client.learn_setup().await?;
             }
             clients.push(client);

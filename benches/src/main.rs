@@ -14,7 +14,6 @@ mod expected;
 mod fan;
 mod feed;
 mod fixed;
-mod fleet;
 mod ledger;
 mod load;
 mod memory;
@@ -27,6 +26,7 @@ mod scenario;
 mod search;
 mod serve;
 mod start;
+mod workspace;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

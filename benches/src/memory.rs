@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::client::{Client, EventStream};
-use crate::fleet::Yard;
 use crate::procfs::{self, Memory};
 use crate::scenario::FEW_TOOLS;
+use crate::workspace::Workspace;
 
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -29,8 +29,8 @@ impl Footprint {
 }
 
 /// Measures the memory. Returns `None` if Goblin is not measured.
-pub async fn measure(yard: &Yard, sessions: usize) -> Result<Option<Footprint>> {
-    let Some(gateway) = yard.gateway(1, FEW_TOOLS).await? else { return Ok(None) };
+pub async fn measure(workspace: &Workspace, sessions: usize) -> Result<Option<Footprint>> {
+    let Some(gateway) = workspace.gateway(1, FEW_TOOLS).await? else { return Ok(None) };
     let goblin = gateway.goblin();
     tokio::time::sleep(SETTLE).await;
     let idle = procfs::memory(goblin.pid())?;

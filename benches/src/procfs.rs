@@ -27,7 +27,7 @@ pub struct CpuTime {
 
 pub fn cpu(pid: u32) -> Result<CpuTime> {
     let text = read(&format!("/proc/{pid}/stat"))?;
-    let process = stat_time(&text).with_context(|| format!("/proc/{pid}/stat is not as proc(5) says"))?;
+    let process = stat_time(&text).with_context(|| format!("/proc/{pid}/stat does not match proc(5)"))?;
     Ok(CpuTime { threads: schedstat(pid).unwrap_or_default(), process })
 }
 

@@ -177,7 +177,7 @@ fn yardstick(scenario: Scenario) -> Through {
     match scenario {
         Scenario::List => Through::Static,
         Scenario::CallSmall | Scenario::CallLarge | Scenario::Setup => Through::Proxy,
-        Scenario::Visit => Through::Goblin,
+        Scenario::Stateless => Through::Goblin,
     }
 }
 
@@ -186,7 +186,7 @@ fn cpu_limit(scenario: Scenario) -> f64 {
         Scenario::CallSmall => 1.3,
         Scenario::CallLarge => 1.5,
         Scenario::List | Scenario::Setup => 1.2,
-        Scenario::Visit => 1.1,
+        Scenario::Stateless => 1.1,
     }
 }
 
@@ -194,7 +194,7 @@ fn cpu_limit(scenario: Scenario) -> f64 {
 /// ratio of a round show its reliability.
 fn cpu_bars(rows: &[Row]) -> Vec<Bar> {
     let mut bars = Vec::new();
-    let is_ours = |row: &&Row| matches!(row.through, Through::Goblin | Through::Sessionless);
+    let is_ours = |row: &&Row| matches!(row.through, Through::Goblin | Through::Stateless);
     for row in rows.iter().filter(is_ours).filter(|row| row.through != yardstick(row.scenario)) {
         let Some(base) = find(rows, row.scenario, row.sessions, yardstick(row.scenario)) else { continue };
         let ratio = row.median.cpu_us / base.median.cpu_us;
@@ -275,7 +275,7 @@ fn find(rows: &[Row], scenario: Scenario, sessions: usize, through: Through) -> 
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a string takes all that is written to it");
+    writeln!(text, "{arguments}").expect("writing to a String cannot fail");
 }
 
 fn time(microseconds: f64) -> String {
@@ -352,7 +352,7 @@ mod tests {
             let time = Duration::from_millis(millis);
             Start { listening: time, listed: 2 * time, ready: 3 * time }
         };
-        let starts = Starts { mute: 1, rounds: [10, 30, 20].map(start).to_vec() };
+        let starts = Starts { silent_servers: 1, rounds: [10, 30, 20].map(start).to_vec() };
         let measured = Measured { starts: vec![starts], ..Measured::default() };
         let text = Report::new(String::new(), 3, 1.0, measured).markdown();
         let row = "| 10 servers, 1 of which never answers | 20 ms (10 to 30) | 40 ms (20 to 60) | 60 ms (30 to 90) |";

@@ -1,4 +1,4 @@
-//! One run: a separate fleet for each scenario, interleaved rounds for each number of sessions, and the report at the
+//! One run: a separate target set for each scenario, interleaved rounds for each number of sessions, and the report at the
 //! end.
 //!
 //! The order of the ways rotates from round to round. A drift of the machine and the state of its caches thus affect
@@ -13,16 +13,16 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::fleet::{Fleet, Yard};
 use crate::load::Load;
 use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
+use crate::workspace::{TargetSet, Workspace};
 use crate::{context, fan, ledger, memory, procfs, search, start};
 
 /// The file descriptors of a process that are not sessions.
 const OTHER_DESCRIPTORS: usize = 500;
 /// The number of sessions that the default range of local ports allows.
-const MOST_PORTS: usize = 28_000;
+const MAX_PORTS: usize = 28_000;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -111,25 +111,25 @@ pub async fn run(options: &Options) -> Result<Report> {
         .goblin
         .as_ref()
         .map(|path| path.canonicalize().with_context(|| format!("cannot find {}", path.display())));
-    let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a length of time")?;
-    let yard = Yard::new(goblin.transpose()?)?;
+    let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a valid duration")?;
+    let workspace = Workspace::new(goblin.transpose()?)?;
     let mut measured = Measured::default();
     for part in Part::ALL.iter().filter(|part| options.only.is_empty() || options.only.contains(part)) {
         match *part {
             Part::Load(scenario) => {
-                let fleet = yard.fleet(scenario).await?;
-                measured.rows.extend(measure(&fleet, scenario, options, duration).await?);
+                let target_set = workspace.target_set(scenario).await?;
+                measured.rows.extend(measure(&target_set, scenario, options, duration).await?);
             }
-            Part::Memory => measured.memory = memory::measure(&yard, options.memory_sessions.into()).await?,
-            Part::Start => measured.starts = start::measure(&yard, options.rounds.into()).await?,
+            Part::Memory => measured.memory = memory::measure(&workspace, options.memory_sessions.into()).await?,
+            Part::Start => measured.starts = start::measure(&workspace, options.rounds.into()).await?,
             Part::FanOut => {
                 let sessions = usize::from(options.fan_out_sessions);
                 ensure!(sessions <= most, "{sessions} sessions do not fit: descriptors and ports allow {most}");
-                measured.fan_out = fan::measure(&yard, sessions, options.rounds.into()).await?;
+                measured.fan_out = fan::measure(&workspace, sessions, options.rounds.into()).await?;
             }
             Part::Subscriptions => measured.subscriptions = Some(ledger::measure()?),
             Part::Search => measured.searches = search::measure(options.rounds.into()),
-            Part::Context => measured.context = context::measure(&yard).await?,
+            Part::Context => measured.context = context::measure(&workspace).await?,
         }
     }
     let report = Report::new(machine, options.rounds.into(), options.seconds, measured);
@@ -140,9 +140,14 @@ pub async fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-async fn measure(fleet: &Fleet, scenario: Scenario, options: &Options, duration: Duration) -> Result<Vec<Row>> {
+async fn measure(
+    target_set: &TargetSet,
+    scenario: Scenario,
+    options: &Options,
+    duration: Duration,
+) -> Result<Vec<Row>> {
     let mut loads = Vec::new();
-    for &target in &fleet.targets {
+    for &target in &target_set.targets {
         loads.push(Load::learn(target, scenario).await?);
     }
     let mut rows = Vec::new();
@@ -170,5 +175,5 @@ fn raise_file_limit() -> usize {
     // If the system refuses, the old limit stays, and a run that needs more fails when it connects.
     let _ = setrlimit(Resource::Nofile, limit);
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS).min(MOST_PORTS)
+    usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS).min(MAX_PORTS)
 }

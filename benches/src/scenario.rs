@@ -1,6 +1,6 @@
 //! The scenarios: the operations, the ways they can take, and the correct response to each.
 //!
-//! The fleet starts the servers of a scenario, and the load generator repeats its request. A response is checked in
+//! The target set starts the servers of a scenario, and the load generator repeats its request. A response is checked in
 //! full once, before its bytes become the expected ones.
 
 use anyhow::{Context, Result, ensure};
@@ -33,7 +33,7 @@ pub enum Scenario {
     /// `initialize` and `notifications/initialized`
     Setup,
     /// `tools/call` with a small result, with a session and without
-    Visit,
+    Stateless,
 }
 
 /// The way of an operation. It names the process under test.
@@ -47,11 +47,11 @@ pub enum Through {
     Bare,
     Goblin,
     /// Goblin between a client and a backend of 2026-07-28.
-    Sessionless,
+    Stateless,
 }
 
 impl Scenario {
-    pub const ALL: [Self; 5] = [Self::CallSmall, Self::CallLarge, Self::List, Self::Setup, Self::Visit];
+    pub const ALL: [Self; 5] = [Self::CallSmall, Self::CallLarge, Self::List, Self::Setup, Self::Stateless];
 
     pub fn title(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Scenario {
             Self::CallLarge => "`tools/call`, 1 MiB",
             Self::List => "`tools/list`, 1,000 tools",
             Self::Setup => "session set-up",
-            Self::Visit => "`tools/call`, small, by era",
+            Self::Stateless => "`tools/call`, small, by era",
         }
     }
 
@@ -70,16 +70,16 @@ impl Scenario {
             Self::CallLarge => "call-large",
             Self::List => "list",
             Self::Setup => "setup",
-            Self::Visit => "visit",
+            Self::Stateless => "stateless",
         }
     }
 
     /// Returns the limit of operations per measurement. A set-up leaves a session until the end of its measurement, and
     /// a gateway holds at most 10,000 by default.
-    pub fn most_operations(self) -> usize {
+    pub fn max_operations(self) -> usize {
         match self {
             Self::Setup => 8000,
-            Self::CallSmall | Self::CallLarge | Self::List | Self::Visit => usize::MAX,
+            Self::CallSmall | Self::CallLarge | Self::List | Self::Stateless => usize::MAX,
         }
     }
 
@@ -87,12 +87,12 @@ impl Scenario {
     /// single request.
     pub fn request(self, through: Through, prefix: &str) -> Option<Template<String>> {
         let (method, mut params) = match self {
-            Self::CallSmall | Self::Visit => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
+            Self::CallSmall | Self::Stateless => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
             Self::CallLarge => ("tools/call", call(prefix, "big", json!({ "bytes": LARGE_BYTES }))),
             Self::List => ("tools/list", json!({})),
             Self::Setup => return None,
         };
-        let repeated = (through == Through::Sessionless).then(|| {
+        let repeated = (through == Through::Stateless).then(|| {
             params["_meta"] = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
                 "io.modelcontextprotocol/clientCapabilities": {},
@@ -111,10 +111,10 @@ impl Scenario {
     /// Returns an error if `answer` is not correct. It is checked once, before its bytes become the expected ones.
     pub fn check(self, answer: &Bytes) -> Result<()> {
         let answer: Value = serde_json::from_slice(answer).context("the answer is not JSON")?;
-        let result = answer.get("result").with_context(|| format!("the answer is no result: {answer}"))?;
+        let result = answer.get("result").with_context(|| format!("the answer is not a result: {answer}"))?;
         let text = || result["content"][0]["text"].as_str();
         match self {
-            Self::CallSmall | Self::Visit => {
+            Self::CallSmall | Self::Stateless => {
                 ensure!(text() == Some(&backend::echo_text(ECHOED)), "not the echo: {answer}")
             }
             Self::CallLarge => ensure!(text() == Some(&backend::big_text(LARGE_BYTES)), "not the large text"),
@@ -139,7 +139,7 @@ impl Through {
             Self::Static => "static body",
             Self::Bare => "bare axum",
             Self::Goblin => "Goblin",
-            Self::Sessionless => "Goblin, 2026-07-28",
+            Self::Stateless => "Goblin, 2026-07-28",
         }
     }
 }

@@ -15,7 +15,7 @@ pub const SIZES: [usize; 3] = [100, 1000, 10_000];
 /// The tools of one server.
 const PER_SERVER: usize = 40;
 /// The number of times that each query runs.
-const ASKED: usize = 50;
+const RUNS_PER_ROUND: usize = 50;
 /// The default limit of a search.
 const LIMIT: usize = 10;
 
@@ -77,7 +77,7 @@ const OTHERS: [&str; 24] = [
 ];
 
 /// Queries from a name to a paragraph. The third has typos, and the fourth is a word of nearly every tool.
-const QUESTIONS: [&str; 6] = [
+const QUERIES: [&str; 6] = [
     "create_issue",
     "how do I list all the open pull requests of a repository that need review",
     "databse conection strng",
@@ -94,8 +94,8 @@ pub struct Search {
     /// The median of the rounds.
     pub build_us: f64,
     /// The median of all queries. The next field has the median of the most expensive one.
-    pub question_us: f64,
-    pub dearest_us: f64,
+    pub query_us: f64,
+    pub slowest_us: f64,
     pub bytes: usize,
 }
 
@@ -104,7 +104,7 @@ pub fn measure(rounds: usize) -> Vec<Search> {
 }
 
 fn measure_size(entries: usize, rounds: usize) -> Search {
-    let tools: Vec<Tool> = made_up(entries);
+    let tools: Vec<Tool> = generate_tools(entries);
     let build = || {
         Index::build(
             tools.iter().map(|tool| document::tool(&tool.definition, &tool.exposed, &tool.native, &tool.server)),
@@ -112,17 +112,17 @@ fn measure_size(entries: usize, rounds: usize) -> Search {
     };
     let index = build();
     let builds: Vec<f64> = (0..rounds).map(|_| timed(|| drop(build()))).collect();
-    let questions = QUESTIONS.map(|question| {
-        let once = || timed(|| drop(std::hint::black_box(index.search(question, LIMIT, |_| true))));
-        median((0..ASKED * rounds).map(|_| once()).collect())
+    let query_times = QUERIES.map(|query| {
+        let once = || timed(|| drop(std::hint::black_box(index.search(query, LIMIT, |_| true))));
+        median((0..RUNS_PER_ROUND * rounds).map(|_| once()).collect())
     });
     eprintln!("search, {entries} entries: measured");
     Search {
         entries,
         bytes_of_definitions: tools.iter().map(|tool| tool.definition.len()).sum(),
         build_us: median(builds),
-        question_us: median(questions.to_vec()),
-        dearest_us: questions.into_iter().fold(0.0, f64::max),
+        query_us: median(query_times.to_vec()),
+        slowest_us: query_times.into_iter().fold(0.0, f64::max),
         bytes: index.size(),
     }
 }
@@ -135,7 +135,7 @@ struct Tool {
 }
 
 /// Generates the same tools in each run.
-fn made_up(count: usize) -> Vec<Tool> {
+fn generate_tools(count: usize) -> Vec<Tool> {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     (0..count)
         .map(|number| {
@@ -207,11 +207,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::made_up;
+    use super::generate_tools;
 
     #[test]
     fn made_up_tools_are_json_and_the_same_each_time() {
-        let (one, other) = (made_up(100), made_up(100));
+        let (one, other) = (generate_tools(100), generate_tools(100));
         for (one, other) in one.iter().zip(&other) {
             assert_eq!(one.definition, other.definition);
             serde_json::from_str::<serde_json::Value>(&one.definition).unwrap();

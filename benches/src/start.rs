@@ -12,11 +12,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::child::Child;
-use crate::fleet::{Yard, listed_tools};
+use crate::workspace::{Workspace, listed_tools};
 
 const SERVERS: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The times of one start, each from the start of the process.
 #[derive(Clone, Copy, Serialize)]
@@ -32,26 +32,26 @@ pub struct Start {
 /// The starts of one kind, in the order of the rounds.
 #[derive(Serialize)]
 pub struct Starts {
-    pub mute: usize,
+    pub silent_servers: usize,
     pub rounds: Vec<Start>,
 }
 
 impl Starts {
     pub fn title(&self) -> String {
-        match self.mute {
+        match self.silent_servers {
             0 => format!("{SERVERS} servers"),
-            mute => format!("{SERVERS} servers, {mute} of which never answers"),
+            silent_servers => format!("{SERVERS} servers, {silent_servers} of which never answers"),
         }
     }
 }
 
 /// Measures all starts. Returns an empty list if Goblin is not measured.
-pub async fn measure(yard: &Yard, rounds: usize) -> Result<Vec<Starts>> {
+pub async fn measure(workspace: &Workspace, rounds: usize) -> Result<Vec<Starts>> {
     let mut all = Vec::new();
-    for mute in [0, 1] {
-        let mut starts = Starts { mute, rounds: Vec::new() };
+    for silent_servers in [0, 1] {
+        let mut starts = Starts { silent_servers, rounds: Vec::new() };
         for _ in 0..rounds {
-            let Some(start) = once(yard, mute).await? else { return Ok(Vec::new()) };
+            let Some(start) = once(workspace, silent_servers).await? else { return Ok(Vec::new()) };
             starts.rounds.push(start);
         }
         eprintln!("start, {}: {rounds} rounds", starts.title());
@@ -60,33 +60,33 @@ pub async fn measure(yard: &Yard, rounds: usize) -> Result<Vec<Starts>> {
     Ok(all)
 }
 
-async fn once(yard: &Yard, mute: usize) -> Result<Option<Start>> {
+async fn once(workspace: &Workspace, silent_servers: usize) -> Result<Option<Start>> {
     let this = std::env::current_exe()?;
     let server = |number: usize| {
-        let silent = (number < mute).then_some("--silent");
+        let silent = (number < silent_servers).then_some("--silent");
         let args: Vec<_> = ["pipe"].into_iter().chain(silent).collect();
         (format!("s{number}"), json!({ "command": this, "args": args }))
     };
     let servers: Map<_, _> = (0..SERVERS).map(server).collect();
     let config = json!({ "gateway": { "port": 0 }, "metaTools": false, "mcpServers": servers });
     let begin = Instant::now();
-    let Some(goblin) = yard.goblin(&config)? else { return Ok(None) };
+    let Some(goblin) = workspace.goblin(&config)? else { return Ok(None) };
     let listening = begin.elapsed();
     let (listed, ready) = tokio::try_join!(
-        until(begin, || async { Ok(listed_tools(&goblin).await? == SERVERS - mute) }),
+        until(begin, || async { Ok(listed_tools(&goblin).await? == SERVERS - silent_servers) }),
         until(begin, || is_ready(&goblin)),
     )?;
     Ok(Some(Start { listening, listed, ready }))
 }
 
-async fn until<F: Future<Output = Result<bool>>>(begin: Instant, mut look: impl FnMut() -> F) -> Result<Duration> {
-    while begin.elapsed() < PATIENCE {
-        if look().await? {
+async fn until<F: Future<Output = Result<bool>>>(begin: Instant, mut check: impl FnMut() -> F) -> Result<Duration> {
+    while begin.elapsed() < TIMEOUT {
+        if check().await? {
             return Ok(begin.elapsed());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    bail!("goblin was not ready in {PATIENCE:?}")
+    bail!("goblin was not ready in {TIMEOUT:?}")
 }
 
 async fn is_ready(goblin: &Child) -> Result<bool> {

@@ -72,7 +72,7 @@ impl Figures {
     }
 
     fn table(&self) -> String {
-        let mut table = "| Target | CPU time | Executions | Findings, all mended |\n|---|--:|--:|--:|\n".to_owned();
+        let mut table = "| Target | CPU time | Executions | Findings, all fixed |\n|---|--:|--:|--:|\n".to_owned();
         let mut total = Sum::default();
         let mut row = |target: &str, sum: &Sum| {
             let (hours, minutes) = (sum.cpu_seconds / 3600, sum.cpu_seconds / 60 % 60);
@@ -94,7 +94,7 @@ impl Figures {
 /// Returns an error if the document shows other figures than the file has.
 pub fn check(root: &Path, document: &str) -> Result<()> {
     let fresh = Figures::read(root)?.put_into(document)?;
-    ensure!(fresh == document, "the figures of fuzzing are not those of {FILE}; cargo xtask fuzz writes both");
+    ensure!(fresh == document, "the fuzzing figures differ from {FILE}; cargo xtask fuzz writes both");
     Ok(())
 }
 

@@ -27,8 +27,8 @@ pub fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     let engine = Engine::find(root);
     let known = output_of(&mut engine.fuzz(&["list"])).context("cargo fuzz list failed")?;
     let known: Vec<&str> = known.split_whitespace().collect();
-    if let Some(stranger) = wanted.iter().find(|target| !known.contains(&target.as_str())) {
-        bail!("there is no fuzz target {stranger}; the targets are {}", known.join(", "));
+    if let Some(unknown) = wanted.iter().find(|target| !known.contains(&target.as_str())) {
+        bail!("there is no fuzz target {unknown}; the targets are {}", known.join(", "));
     }
     let targets: Vec<&str> =
         known.into_iter().filter(|name| wanted.is_empty() || wanted.iter().any(|w| w == name)).collect();
@@ -54,7 +54,7 @@ pub fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     }
     if !failed.is_empty() {
         bail!(
-            "findings in {}: fuzz/artifacts has the inputs; put each into fuzz/seeds/TARGET and mend the parser",
+            "findings in {}: fuzz/artifacts has the inputs; put each into fuzz/seeds/TARGET and fix the parser",
             failed.join(", ")
         );
     }

@@ -25,7 +25,7 @@ usage: cargo xtask TASK
   tools                  install the MCP clients and servers the tests run against into target/tools
   tidy                   check the files themselves: hosts, paths, lengths, links, figures
   bench [ARGUMENTS...]   build for release and run goblin-bench, passing the arguments on
-  attack [FILTER]        run the hostile tests against the release build and print what each attack cost
+  attack [FILTER]        run the hostile tests against the release build and print the cost of each attack
   fuzz [--seconds N] [TARGET...]
                          fuzz each target for N seconds (60), keep the corpus and add up the figures";
 
@@ -72,9 +72,9 @@ fn parse(arguments: &[String]) -> Result<Task> {
         ["attack", filter] => Task::Attack { filter: Some(filter.to_string()) },
         ["fuzz", "--seconds", seconds, targets @ ..] => match seconds.parse() {
             Ok(seconds) => Task::Fuzz { seconds, targets: targets.iter().map(ToString::to_string).collect() },
-            Err(_) => bail!("--seconds wants a number of seconds, not {seconds}"),
+            Err(_) => bail!("--seconds needs a number of seconds, not {seconds}"),
         },
-        ["fuzz", "--seconds"] => bail!("--seconds wants a number of seconds"),
+        ["fuzz", "--seconds"] => bail!("--seconds needs a number of seconds"),
         ["fuzz", targets @ ..] => {
             Task::Fuzz { seconds: FUZZ_SECONDS, targets: targets.iter().map(ToString::to_string).collect() }
         }

@@ -53,10 +53,10 @@ pub fn target_directory(root: &Path) -> PathBuf {
 
 /// Formats a command so that a developer can repeat it by hand.
 pub fn show(command: &Command) -> String {
-    let mut words = vec![match Path::new(command.get_program()).file_name() {
+    let mut parts = vec![match Path::new(command.get_program()).file_name() {
         Some(name) if name == "cargo" => "cargo".to_string(),
         _ => command.get_program().to_string_lossy().into_owned(),
     }];
-    words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
-    words.join(" ")
+    parts.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
+    parts.join(" ")
 }

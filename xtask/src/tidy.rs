@@ -36,7 +36,7 @@ pub fn check(root: &Path) -> Result<()> {
         }
     }
     if count > 0 {
-        bail!("{count} untidy places");
+        bail!("{count} problems");
     }
     eprintln!("tidy: {} files, ok", files.len());
     Ok(())

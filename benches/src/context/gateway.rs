@@ -16,10 +16,10 @@ use crate::client::{Client, Template};
 use crate::context::Setting;
 use crate::context::sample::Published;
 use crate::context::shelf::DONE;
-use crate::fleet::Yard;
+use crate::workspace::Workspace;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub struct Gateway {
     client: Client,
@@ -31,7 +31,7 @@ pub struct Gateway {
 /// The result of a call.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Said {
+pub struct ToolAnswer {
     content: Vec<Block>,
     structured_content: Option<Box<RawValue>>,
     #[serde(default)]
@@ -68,11 +68,11 @@ struct Total {
 
 impl Gateway {
     /// Starts a gateway and waits until it has all tools of `servers`. Returns `None` if Goblin is not measured.
-    pub async fn start(yard: &Yard, setting: Setting, servers: &[Published]) -> Result<Option<Self>> {
-        let Some(goblin) = yard.goblin(&config(setting, servers)?)? else { return Ok(None) };
+    pub async fn start(workspace: &Workspace, setting: Setting, servers: &[Published]) -> Result<Option<Self>> {
+        let Some(goblin) = workspace.goblin(&config(setting, servers)?)? else { return Ok(None) };
         let expected: usize = servers.iter().map(|server| server.tools.len()).sum();
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
+        while begin.elapsed() < TIMEOUT {
             // The instructions depend on the catalog at the time of `initialize`, so each attempt connects anew.
             let mut client = Client::connect(goblin.address).await?;
             let (_, answer) = client.learn_setup().await?;
@@ -81,9 +81,9 @@ impl Gateway {
                 return Ok(Some(Self { client, instructions, _goblin: goblin }));
             }
             client.close().await?;
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        bail!("goblin did not have {expected} tools in {PATIENCE:?}; it says:\n{}", goblin.last_lines())
+        bail!("goblin did not have {expected} tools in {TIMEOUT:?}; its log:\n{}", goblin.last_lines())
     }
 
     /// Returns the tools of all pages, each as the gateway sent it.
@@ -91,7 +91,7 @@ impl Gateway {
         list(&mut self.client).await
     }
 
-    pub async fn call(&mut self, tool: &str, arguments: &Value) -> Result<Said> {
+    pub async fn call(&mut self, tool: &str, arguments: &Value) -> Result<ToolAnswer> {
         call(&mut self.client, tool, arguments).await
     }
 
@@ -100,7 +100,7 @@ impl Gateway {
     }
 }
 
-impl Said {
+impl ToolAnswer {
     pub fn text(&self) -> Result<&str> {
         let [block] = &self.content[..] else { bail!("{} blocks where one was expected", self.content.len()) };
         Ok(&block.text)
@@ -112,7 +112,7 @@ impl Said {
 
     /// Returns an error if this is not the result of every tool of a [`shelf`](crate::context::shelf).
     pub fn check_done(&self) -> Result<()> {
-        ensure!(self.text()? == DONE, "not what the tool answers: {}", self.text()?);
+        ensure!(self.text()? == DONE, "not the answer of the tool: {}", self.text()?);
         Ok(())
     }
 }
@@ -137,28 +137,28 @@ async fn tools(client: &mut Client, setting: Setting) -> Result<usize> {
     if !setting.has_own() {
         return Ok(list(client).await?.len());
     }
-    let said = call(client, "catalog_tools", &json!({ "limit": 1 })).await?;
-    let Total { total } = serde_json::from_str(said.structured()?)?;
+    let answer = call(client, "catalog_tools", &json!({ "limit": 1 })).await?;
+    let Total { total } = serde_json::from_str(answer.structured()?)?;
     Ok(total)
 }
 
 async fn list(client: &mut Client) -> Result<Vec<Box<RawValue>>> {
     let (mut tools, mut params) = (Vec::new(), json!({}));
     loop {
-        let page: Page = ask(client, "tools/list", &params).await?;
+        let page: Page = request(client, "tools/list", &params).await?;
         tools.extend(page.tools);
         let Some(cursor) = page.next_cursor else { return Ok(tools) };
         params = json!({ "cursor": cursor });
     }
 }
 
-async fn call(client: &mut Client, tool: &str, arguments: &Value) -> Result<Said> {
-    let said: Said = ask(client, "tools/call", &json!({ "name": tool, "arguments": arguments })).await?;
-    ensure!(!said.is_error, "{tool} failed: {}", said.text()?);
-    Ok(said)
+async fn call(client: &mut Client, tool: &str, arguments: &Value) -> Result<ToolAnswer> {
+    let answer: ToolAnswer = request(client, "tools/call", &json!({ "name": tool, "arguments": arguments })).await?;
+    ensure!(!answer.is_error, "{tool} failed: {}", answer.text()?);
+    Ok(answer)
 }
 
-async fn ask<Content: DeserializeOwned>(client: &mut Client, method: &str, params: &Value) -> Result<Content> {
+async fn request<Content: DeserializeOwned>(client: &mut Client, method: &str, params: &Value) -> Result<Content> {
     let (before, after) =
         (r#"{"jsonrpc":"2.0","id":"#.to_owned(), format!(r#","method":"{method}","params":{params}}}"#));
     let (_, answer) = client.learn(&Template { before, after, repeated: None }).await?;

@@ -107,7 +107,7 @@ fn data() -> PathBuf {
 
 fn read<Content: for<'a> Deserialize<'a>>(file: &Path) -> Result<Content> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not what was expected", file.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} has unexpected content", file.display()))
 }
 
 /// Returns a pseudo-random number that is the same on every machine and with every compiler: FNV-1a with mixed bits.

@@ -56,7 +56,7 @@ fn own_table(context: &Context) -> String {
     for (name, size) in &context.own {
         line(&mut text, format_args!("| `{name}` | {} | {} |", size.whole, size.bare));
     }
-    if let Some(listed) = context.list(Setting::Search, context.most_tools()) {
+    if let Some(listed) = context.list(Setting::Search, context.max_tools()) {
         line(&mut text, format_args!("| all, as a list | {} | {} |", listed.size.whole, listed.size.bare));
         line(&mut text, format_args!("| what `search` adds to the instructions | {0} | {0} |", listed.instructions));
     }
@@ -66,7 +66,7 @@ fn own_table(context: &Context) -> String {
 fn walks_table(context: &Context) -> String {
     let walks = &context.walks;
     let found = walks.iter().filter(|walk| walk.found).count();
-    let (count, tools) = (walks.len(), context.most_tools());
+    let (count, tools) = (walks.len(), context.max_tools());
     let mut text = format!("\n{count} queries among {tools} tools; {found} found a right tool with one search.\n");
     text += "\n| one use of a tool, in tokens | median | mean | worst |\n|---|--:|--:|--:|\n";
     let mut row = |title: &str, of: &dyn Fn(&Walk) -> usize| {
@@ -75,19 +75,20 @@ fn walks_table(context: &Context) -> String {
         let worst = values.max().unwrap_or(0);
         line(&mut text, format_args!("| {title} | {middle:.0} | {mean:.0} | {worst} |"));
     };
-    row("`search_tools`, asked", &|walk| walk.search.asked);
+    row("`search_tools`, request", &|walk| walk.search.request_tokens);
     for (name, shown) in SHOWN {
         row(&format!("`search_tools`, answer, {name}"), &|walk| shown(&walk.search));
     }
-    row("`describe_tool`, asked", &|walk| walk.describe.asked);
+    row("`describe_tool`, request", &|walk| walk.describe.request_tokens);
     for (name, shown) in SHOWN {
         row(&format!("`describe_tool`, answer, {name}"), &|walk| shown(&walk.describe));
     }
-    row("`call_tool`, asked, without the tool's own arguments", &|walk| walk.call);
+    row("`call_tool`, request, without the tool's own arguments", &|walk| walk.call);
     row("a call by the tool's own name, likewise", &|walk| walk.direct);
     for (name, shown) in SHOWN {
         row(&format!("all three, {name}"), &|walk| {
-            let steps = [walk.search, walk.describe].iter().map(|step| step.asked + shown(step)).sum::<usize>();
+            let steps =
+                [walk.search, walk.describe].iter().map(|step| step.request_tokens + shown(step)).sum::<usize>();
             steps + walk.call
         });
     }
@@ -96,7 +97,7 @@ fn walks_table(context: &Context) -> String {
 
 /// Returns the table of the number of tools from which a search is cheaper than a list without meta tools.
 fn break_even_table(context: &Context) -> String {
-    let tools = context.most_tools();
+    let tools = context.max_tools();
     let (Some(plain), Some(search)) = (context.list(Setting::Plain, tools), context.list(Setting::Search, tools))
     else {
         return String::new();
@@ -124,8 +125,8 @@ fn break_even_table(context: &Context) -> String {
 /// Returns the use of a tool with the mean of each part. The price of a list is a mean over its tools too.
 fn typical(walks: &[Walk], shown: Shown) -> Use {
     Use {
-        search: mean(walks, &|walk| walk.search.asked + shown(&walk.search)),
-        describe: mean(walks, &|walk| walk.describe.asked + shown(&walk.describe)),
+        search: mean(walks, &|walk| walk.search.request_tokens + shown(&walk.search)),
+        describe: mean(walks, &|walk| walk.describe.request_tokens + shown(&walk.describe)),
         call: mean(walks, &|walk| walk.call),
         direct: mean(walks, &|walk| walk.direct),
     }

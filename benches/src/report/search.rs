@@ -6,24 +6,24 @@ use super::{Bar, KIB, MIB, line, time};
 use crate::search::{SIZES, Search};
 
 const LARGEST: usize = SIZES[SIZES.len() - 1];
-const QUESTION_LIMIT_US: f64 = 1000.0;
+const QUERY_LIMIT_US: f64 = 1000.0;
 const BUILD_LIMIT_US: f64 = 1e6;
 
 pub fn table(searches: &[Search]) -> String {
     let mut text = String::new();
     if !searches.is_empty() {
-        text += "\n| entries | of definitions | built in | a question | the dearest | memory | each |\n";
+        text += "\n| entries | of definitions | built in | a query | the slowest | memory | each |\n";
         text += "|--:|--:|--:|--:|--:|--:|--:|\n";
     }
     for search in searches {
-        let (build, question, dearest) = (time(search.build_us), time(search.question_us), time(search.dearest_us));
+        let (build, query, slowest) = (time(search.build_us), time(search.query_us), time(search.slowest_us));
         let definitions = search.bytes_of_definitions as f64 / KIB as f64;
         let (all, each) = (search.bytes as f64 / MIB as f64, search.bytes / search.entries);
         let entries = search.entries;
         line(
             &mut text,
             format_args!(
-                "| {entries} | {definitions:.0} KiB | {build} | {question} | {dearest} | {all:.1} MiB | {each} B |"
+                "| {entries} | {definitions:.0} KiB | {build} | {query} | {slowest} | {all:.1} MiB | {each} B |"
             ),
         );
     }
@@ -39,8 +39,8 @@ pub fn bars(searches: &[Search]) -> Vec<Bar> {
         kept: measured < limit,
     };
     let bars = largest.flat_map(|search| {
-        let dearest = bar("CPU of the dearest question", QUESTION_LIMIT_US, search.dearest_us);
-        [dearest, bar("CPU to build the index", BUILD_LIMIT_US, search.build_us)]
+        let slowest = bar("CPU of the slowest query", QUERY_LIMIT_US, search.slowest_us);
+        [slowest, bar("CPU to build the index", BUILD_LIMIT_US, search.build_us)]
     });
     bars.collect()
 }
@@ -52,11 +52,11 @@ mod tests {
 
     #[test]
     fn search_is_held_against_its_bars() {
-        let check = |entries, dearest_us, build_us, expected: &[bool]| {
+        let check = |entries, slowest_us, build_us, expected: &[bool]| {
             let search =
-                Search { entries, bytes_of_definitions: 2048, build_us, question_us: 5.0, dearest_us, bytes: 1 << 20 };
+                Search { entries, bytes_of_definitions: 2048, build_us, query_us: 5.0, slowest_us, bytes: 1 << 20 };
             let kept: Vec<_> = bars(&[search]).iter().map(|bar| bar.kept).collect();
-            assert_eq!(kept, expected, "{entries} {dearest_us} {build_us}");
+            assert_eq!(kept, expected, "{entries} {slowest_us} {build_us}");
         };
         check(LARGEST, 999.0, 999_999.0, &[true, true]);
         check(LARGEST, 1000.0, 1_000_000.0, &[false, false]);
@@ -65,8 +65,8 @@ mod tests {
             entries: 1024,
             bytes_of_definitions: 2048,
             build_us: 20_000.0,
-            question_us: 5.0,
-            dearest_us: 300.0,
+            query_us: 5.0,
+            slowest_us: 300.0,
             bytes: 1 << 20,
         };
         assert!(table(&[search]).ends_with("| 1024 | 2 KiB | 20.0 ms | 5.0 us | 300 us | 1.0 MiB | 1024 B |\n"));

@@ -13,17 +13,17 @@ use crate::client::Client;
 use crate::load::Target;
 use crate::scenario::{FEW_TOOLS, LISTED_BACKENDS, LISTED_TOOLS, Scenario, Through};
 
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The Goblin binary to measure and the directory for the files of a run.
-pub struct Yard {
+pub struct Workspace {
     goblin: Option<PathBuf>,
     directory: PathBuf,
 }
 
-/// The servers to measure and the backends behind them. All of them end with the fleet.
-pub struct Fleet {
+/// The servers to measure and the backends behind them. All of them end with the target set.
+pub struct TargetSet {
     pub targets: Vec<Target>,
     _children: Vec<Child>,
 }
@@ -34,20 +34,20 @@ pub struct Gateway {
     backends: Vec<Child>,
 }
 
-impl Yard {
+impl Workspace {
     /// Creates a directory below the system's temporary one. Dropping the yard removes it.
     pub fn new(goblin: Option<PathBuf>) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("goblin-bench-{}", std::process::id()));
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Self { goblin, directory })
     }
 
-    pub async fn fleet(&self, scenario: Scenario) -> Result<Fleet> {
+    pub async fn target_set(&self, scenario: Scenario) -> Result<TargetSet> {
         match scenario {
-            Scenario::List => self.listing_fleet().await,
-            Scenario::Setup => self.setup_fleet().await,
-            Scenario::CallSmall | Scenario::CallLarge => self.calling_fleet().await,
-            Scenario::Visit => self.visiting_fleet().await,
+            Scenario::List => self.listing_targets().await,
+            Scenario::Setup => self.setup_targets().await,
+            Scenario::CallSmall | Scenario::CallLarge => self.calling_targets().await,
+            Scenario::Stateless => self.stateless_targets().await,
         }
     }
 
@@ -72,45 +72,45 @@ impl Yard {
         Child::goblin(binary, &file, &self.directory).map(Some)
     }
 
-    async fn calling_fleet(&self) -> Result<Fleet> {
+    async fn calling_targets(&self) -> Result<TargetSet> {
         let direct = backend(FEW_TOOLS, 0)?;
         let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
         let gateway = self.gateway(1, FEW_TOOLS).await?;
-        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy)], gateway))
+        Ok(TargetSet::new([(Through::Direct, direct), (Through::Proxy, proxy)], gateway))
     }
 
     /// Starts two gateways: one with sessions towards its clients and backend, and one without.
-    async fn visiting_fleet(&self) -> Result<Fleet> {
-        let Some(with) = self.gateway(1, FEW_TOOLS).await? else { return Ok(Fleet::new([], None)) };
+    async fn stateless_targets(&self) -> Result<TargetSet> {
+        let Some(with) = self.gateway(1, FEW_TOOLS).await? else { return Ok(TargetSet::new([], None)) };
         let modern = Child::role(&["backend", "--tools", &FEW_TOOLS.to_string(), "--server", "0", "--modern"])?;
         let without = self.goblin(&goblin_config(std::slice::from_ref(&modern)))?;
-        let mut fleet = Fleet::new([], Some(with));
+        let mut target_set = TargetSet::new([], Some(with));
         if let Some(without) = without {
             wait_for_tools(&without, FEW_TOOLS).await?;
-            let (through, address, pid) = (Through::Sessionless, without.address, without.pid());
-            fleet.targets.push(Target { through, address, pid, prefix: "b0_" });
-            fleet._children.extend([without, modern]);
+            let (through, address, pid) = (Through::Stateless, without.address, without.pid());
+            target_set.targets.push(Target { through, address, pid, prefix: "b0_" });
+            target_set._children.extend([without, modern]);
         }
-        Ok(fleet)
+        Ok(target_set)
     }
 
-    async fn setup_fleet(&self) -> Result<Fleet> {
+    async fn setup_targets(&self) -> Result<TargetSet> {
         let direct = backend(FEW_TOOLS, 0)?;
         let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
         let fixed = self.fixed(b"{}")?;
         let gateway = self.gateway(1, FEW_TOOLS).await?;
-        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
+        Ok(TargetSet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
     }
 
     /// Starts the servers of the list scenario. Direct and proxy list one backend with all tools, and the static body
     /// is Goblin's own response.
-    async fn listing_fleet(&self) -> Result<Fleet> {
+    async fn listing_targets(&self) -> Result<TargetSet> {
         let direct = backend(LISTED_TOOLS, 0)?;
         let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
         let gateway = self.gateway(LISTED_BACKENDS, LISTED_TOOLS / LISTED_BACKENDS).await?;
         let listed = tools_list(gateway.as_ref().map_or(&direct, |gateway| &gateway.goblin)).await?;
         let fixed = self.fixed(&listed)?;
-        Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
+        Ok(TargetSet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
     }
 
     fn fixed(&self, body: &[u8]) -> Result<Child> {
@@ -120,14 +120,14 @@ impl Yard {
     }
 }
 
-impl Drop for Yard {
+impl Drop for Workspace {
     fn drop(&mut self) {
         // Files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-impl Fleet {
+impl TargetSet {
     fn new<const COUNT: usize>(servers: [(Through, Child); COUNT], gateway: Option<Gateway>) -> Self {
         let target =
             |through, child: &Child, prefix| Target { through, address: child.address, pid: child.pid(), prefix };
@@ -173,9 +173,9 @@ pub async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
         let seen = listed_tools(goblin).await;
         match seen {
             Ok(count) if count == expected => return Ok(()),
-            seen if start.elapsed() > READY_PATIENCE => {
+            seen if start.elapsed() > READY_TIMEOUT => {
                 let lines = goblin.last_lines();
-                bail!("goblin did not list {expected} tools in {READY_PATIENCE:?}, last {seen:?}; it says:\n{lines}")
+                bail!("goblin did not list {expected} tools in {READY_TIMEOUT:?}, last {seen:?}; its log:\n{lines}")
             }
             _ => tokio::time::sleep(READY_PAUSE).await,
         }
