@@ -51,7 +51,7 @@ fn path(route: &Route) -> String {
 
 /// Returns the status and headers of a request to this route. Streams are not read to their end.
 async fn status(client: &Client, route: &Route, headers: &[(&str, &str)]) -> (StatusCode, http::HeaderMap) {
-    if route.action == RouteAction::Look(ReadTarget::Events) {
+    if route.action == RouteAction::Read(ReadTarget::Events) {
         let (parts, _) = client.get(&path(route), headers).await;
         return (parts.status, parts.headers);
     }

@@ -27,7 +27,7 @@ async fn client(home: &Home, arguments: &[&str]) -> (Client, String) {
 
 async fn bridge(home: &Home) -> Client {
     let (client, word) = client(home, &[]).await;
-    assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
+    assert!(word.starts_with("goblin: bridging to the gateway at http://127.0.0.1:"), "{word}");
     let client = client.connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client
@@ -93,7 +93,7 @@ async fn standalone_starts_servers_of_its_own() {
     let gateway = Gateway::of(home.serve(0)).await;
     gateway.client_seeing("a_echo").await;
     let (mut client, word) = client(&home, &["--standalone"]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("--standalone"), "{word}");
+    assert!(word.contains("running its own gateway") && word.contains("--standalone"), "{word}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     assert_eq!(starts(&home), 2);
@@ -106,7 +106,7 @@ async fn another_text_of_the_configuration_is_another_gateway() {
     let text = std::fs::read_to_string(&home.config).expect("a configuration");
     std::fs::write(&home.config, format!("{text} ")).expect("room");
     let (_client, word) = client(&home, &[]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("another text"), "{word}");
+    assert!(word.contains("running its own gateway") && word.contains("another version"), "{word}");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
     };
     let _gateway = Gateway::of(command(&["serve", "--port", "0"], Some("s3cret"))).await;
     for (key, words) in
-        [(None, "a bridge to"), (Some("s3cret"), "a bridge to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
+        [(None, "bridging to"), (Some("s3cret"), "bridging to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
     {
         let (_client, word) = spoken_for(command(&["stdio"], key)).await;
         assert!(word.contains(words) && !word.contains("s3cret"), "{key:?}: {word}");
@@ -135,7 +135,7 @@ async fn a_record_of_a_killed_gateway_is_no_gateway() {
     let mut gateway = Gateway::of(home.serve(0)).await;
     gateway.child.kill().await.expect("it can be killed");
     let (_client, word) = client(&home, &[]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("no gateway of this configuration"), "{word}");
+    assert!(word.contains("running its own gateway") && word.contains("no gateway of this configuration"), "{word}");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_gateway_that_does_not_answer_is_not_used() {
     signal(pid, "STOP");
     let (_client, word) = client(&home, &[]).await;
     signal(pid, "CONT");
-    assert!(word.contains("a gateway of its own") && word.contains("does not answer"), "{word}");
+    assert!(word.contains("running its own gateway") && word.contains("does not answer"), "{word}");
 }
 
 #[tokio::test]

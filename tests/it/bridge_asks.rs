@@ -152,7 +152,7 @@ async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
     assert_eq!(ask["params"]["message"], "two?");
     assert_ne!(ask["id"], 1);
     bridged.client.write(r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}"#).await;
-    bridged.await_log("an answer of the client was dropped").await;
+    bridged.await_log("dropped an answer of the client").await;
     bridged
         .client
         .write(&json!({"jsonrpc": "2.0", "id": ask["id"], "result": {"action": "decline"}}).to_string())

@@ -106,7 +106,7 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
 async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
     let (mut gateway, client, _standing, _scratch) = bridged().await;
     for (id, event, status, words) in [
-        ("nameless", progress(1), None, "the connection was lost before it answered"),
+        ("nameless", progress(1), None, "the connection was lost before the answer"),
         ("forgotten", "data:".to_owned(), Some("404 Not Found"), "HTTP 404"),
         ("unable", "data:".to_owned(), Some("405 Method Not Allowed"), "HTTP 405"),
         ("no stream", "data:".to_owned(), Some("200 OK"), "HTTP 200"),
@@ -143,7 +143,10 @@ async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() 
         stream.end().await;
     }
     let failed = client.message().await;
-    assert!(failed["error"]["message"].as_str().is_some_and(|text| text.contains("in vain")), "{failed}");
+    assert!(
+        failed["error"]["message"].as_str().is_some_and(|text| text.contains("all attempts to resume it failed")),
+        "{failed}"
+    );
 }
 
 #[tokio::test]

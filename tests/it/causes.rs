@@ -187,7 +187,7 @@ async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
     for (name, _, words) in REFUSALS {
         told(&gateway, &client, name, &format!("{name}_t"), words, words).await;
     }
-    let refused = "connection refused (is it running, and on this port?)";
+    let refused = "connection refused (is the server running, and on this port?)";
     told(&gateway, &client, "down", "down_echo", refused, refused).await;
 }
 
@@ -202,7 +202,7 @@ async fn d12_a_url_that_leads_nowhere_is_told_with_its_cure() {
     .await;
     for (server, words) in [
         ("nowhere", "(is the host name in the url right?)"),
-        ("unencrypted", "(does it speak TLS? if not, the url begins with http:)"),
+        ("unencrypted", "(does the server use TLS? if not, write http: in the url)"),
     ] {
         logged(&gateway, &["WARN", "cannot connect to backend", &format!("server=\"{server}\""), words]).await;
     }

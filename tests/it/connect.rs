@@ -165,7 +165,7 @@ async fn a_certificate_of_another_ca_is_refused() {
     let url = format!("https://{}/mcp", server.address);
     let error = post(&client(&url, Some(&other.file), &[]), &url).await.unwrap_err();
     let expected = format!(
-        "cannot connect to https://{}: its certificate is signed by an unknown CA (if it is your own, name its PEM \
+        "cannot connect to https://{}: the certificate is signed by an unknown CA (if the CA is your own, name its PEM \
          file in the configuration)",
         server.address
     );
@@ -256,7 +256,7 @@ async fn refused_means_not_sent() {
     assert!(matches!(error, RequestError::NotSent { .. }));
     assert_eq!(
         error.to_string(),
-        format!("cannot connect to http://{address}: connection refused (is it running, and on this port?)")
+        format!("cannot connect to http://{address}: connection refused (is the server running, and on this port?)")
     );
 }
 
@@ -290,7 +290,7 @@ async fn a_client_goes_to_its_own_origin_only() {
     for url in [format!("http://{}/mcp", elsewhere.address), format!("https://{}/mcp", elsewhere.address)] {
         let error = post(&client, &url).await.unwrap_err();
         assert!(error.is_safe_to_retry());
-        assert!(error.to_string().contains("goes to no other origin"), "{error}");
+        assert!(error.to_string().contains("connects to one origin only"), "{error}");
     }
     assert_eq!(elsewhere.connections(), 0);
 }

@@ -62,7 +62,7 @@ async fn a_clean_bill_says_so_for_each_part() {
     assert!(lines[1].starts_with("ok       runtime directory: "), "{text}");
     assert!(lines[2].starts_with("ok       descriptors: "), "{text}");
     assert!(lines[3].starts_with("ok       server a: ready in ") && lines[3].contains(" tools"), "{text}");
-    assert_eq!(lines[4..], ["", "nothing is wrong"], "{text}");
+    assert_eq!(lines[4..], ["", "no problems"], "{text}");
     assert!(!home.scratch.path().join("goblin").exists(), "nothing is made");
 }
 
@@ -152,7 +152,8 @@ async fn a_server_that_cannot_be_used_is_trouble() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     drop(listener);
-    check_server(json!({ "url": url }), "trouble", "connection refused", "is it running, and on this port?").await;
+    check_server(json!({ "url": url }), "trouble", "connection refused", "is the server running, and on this port?")
+        .await;
 }
 
 #[tokio::test]
@@ -179,7 +180,7 @@ async fn a_port_that_is_taken_is_told_with_who_has_it() {
     let gateway = Gateway::of(home.goblin(&serve)).await;
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "port", "other.json runs there already", "--port");
-    assert_found(&ran, "ok", "gateway", &format!("another one runs at {}", gateway.url()), "");
+    assert_found(&ran, "ok", "gateway", &format!("another gateway runs at {}", gateway.url()), "");
 }
 
 #[tokio::test]
@@ -211,9 +212,9 @@ async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
     std::fs::remove_dir(&directory).expect("it is empty");
     std::fs::write(&directory, "in the way").expect("a file");
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "runtime directory", "it is no directory", "mv ");
+    assert_found(&ran, "trouble", "runtime directory", "not a directory", "mv ");
     std::fs::write(&home.config, "{").expect("it can be written");
-    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "it is no directory", "mv ");
+    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "not a directory", "mv ");
 }
 
 fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
@@ -234,7 +235,13 @@ async fn a_gateway_of_this_configuration_is_looked_at() {
     assert_found(&ran, "warning", "gateway", "another value of GOBLIN_TEST_TOKEN", &format!("kill {pid}"));
     let token = files(&home, "token").pop().expect("it is written");
     std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("it is ours");
-    assert_found(&doctor(&home, &["--json"]).await, "trouble", "gateway", "the token of the one at", "goblin serve");
+    assert_found(
+        &doctor(&home, &["--json"]).await,
+        "trouble",
+        "gateway",
+        "the token of the gateway at",
+        "goblin serve",
+    );
     signal(pid, "STOP");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "gateway", "does not answer", &format!("kill {pid}"));
@@ -263,7 +270,7 @@ async fn on_a_terminal_it_says_whom_it_waits_for() {
     command.env_remove("NO_COLOR");
     let terminal = Terminal::of(&mut command).of_width(80);
     assert_eq!(command.status().await.expect("it runs").code(), Some(1));
-    let shown = terminal.await_text("1 trouble").await;
+    let shown = terminal.await_text("1 problem").await;
     assert!(shown.contains("connecting, 0 of 1: slow"), "{shown:?}");
-    assert!(shown.contains("\u{1b}[1;31mtrouble\u{1b}[0m  server slow: no answer"), "{shown:?}");
+    assert!(shown.contains("\u{1b}[1;31mproblem\u{1b}[0m  server slow: no answer"), "{shown:?}");
 }

@@ -139,13 +139,13 @@ fn what_the_reader_refuses_is_not_written() {
     for (arguments, words) in [
         (&["add", "c", "https://x y/mcp"][..], "must be a complete http or https URL"),
         (&["add", "c", "npx"], "goblin add c -- npx"),
-        (&["add", "c"], "say what server c is"),
+        (&["add", "c"], "server c needs a command"),
         (&["add", "A", "--", "x"], "give one of them another id"),
         (&["add", "", "--", "x"], "must not be empty"),
         (&["add", "c", "https://x/mcp", "--header", "Host: x"], "the gateway sets this header itself"),
         (&["add", "c", "https://x/mcp", "--header", "x"], "'NAME: VALUE'"),
         (&["add", "c", "--env", "A B=${", "--", "x"], "is not closed"),
-        (&["add", "c", "https://x/mcp", "--", "x"], "say what server c is"),
+        (&["add", "c", "https://x/mcp", "--", "x"], "server c needs a command"),
         (&["add", "c", "https://x/mcp", "--files", "."], "cannot be used with"),
     ] {
         place.bad(arguments, words);
@@ -153,7 +153,7 @@ fn what_the_reader_refuses_is_not_written() {
     place.put(&OWN.replace("\"log\"", "\"lug\""));
     place.bad(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
     place.put("{ \"mcpServers\": ");
-    place.bad(&["add", "c", "--", "x"], "mend them first");
+    place.bad(&["add", "c", "--", "x"], "fix its problems first");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn packages_without_a_version_are_warned_of() {
     let stderr = place.good(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
     assert_eq!(
         stderr,
-        "warning: server a: npx fetches whatever version of some-server there is, write some-server@VERSION\n"
+        "warning: server a: npx fetches some-server without a fixed version, write some-server@VERSION\n"
     );
     let stderr = place.good(&["add", "b", "--", "./bin/x", "./data"], "added b in");
     assert!(stderr.starts_with("warning: server b starts in ") && stderr.contains("./data"), "{stderr}");

@@ -234,10 +234,10 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"startLine": 4}), vec!["four"]),
         (json!({"endLine": 1}), vec!["one\n"]),
         (json!({"startLine": 3, "endLine": 99}), vec!["thrée\nfour"]),
-        (json!({"offset": 4, "length": 3}), vec!["two", "bytes 4 to 7 of 19; go on with offset 7"]),
+        (json!({"offset": 4, "length": 3}), vec!["two", "bytes 4 to 7 of 19; continue with offset 7"]),
         (json!({"offset": 15}), vec!["four", "bytes 15 to 19 of 19"]),
         // Both ends are inside a character and are moved to its boundary.
-        (json!({"offset": 8, "length": 4}), vec!["thr", "bytes 8 to 11 of 19; go on with offset 11"]),
+        (json!({"offset": 8, "length": 4}), vec!["thr", "bytes 8 to 11 of 19; continue with offset 11"]),
         (json!({"length": 1000}), vec!["one\ntwo\nthrée\nfour"]),
     ] {
         let mut asked = arguments.clone();
@@ -249,7 +249,7 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"path": "t.txt", "startLine": 5}), "has only 4 lines"),
         (json!({"path": "t.txt", "startLine": 3, "endLine": 2}), "endLine is not before startLine"),
         (json!({"path": "t.txt", "startLine": 0}), "lines begin at 1"),
-        (json!({"path": "t.txt", "startLine": 1, "offset": 1}), "cannot be asked for together"),
+        (json!({"path": "t.txt", "startLine": 1, "offset": 1}), "cannot be requested together"),
         (json!({"path": "t.txt", "offset": 19}), "has only 19 bytes"),
         (json!({"path": "t.txt", "length": 0}), "length must be at least 1"),
         (json!({"path": "t.txt", "startLine": -1}), "invalid arguments"),
@@ -334,9 +334,9 @@ async fn texts_are_found_in_names_and_lines() {
         (&json!(true), &json!(3))
     );
     for (arguments, words) in [
-        (json!({"query": ""}), "within one line"),
-        (json!({"query": "a\nb"}), "within one line"),
-        (json!({"query": "a", "limit": 0}), "limit 0 is not from 1"),
+        (json!({"query": ""}), "one line of text"),
+        (json!({"query": "a\nb"}), "one line of text"),
+        (json!({"query": "a", "limit": 0}), "limit must be from 1"),
         (json!({"query": "a", "glob": "!x"}), "write it like"),
         (json!({"query": "a", "in": "files"}), "unknown variant `files`"),
         (json!({"query": "a", "path": "scr"}), "did you mean src?"),
@@ -360,8 +360,8 @@ async fn a_path_that_is_not_there_gets_the_nearest_one() {
         ("main.rs", "there is no main.rs; did you mean src/main.rs?"),
         ("source/main.rs", "there is no source/main.rs; did you mean src/main.rs?"),
         ("doc/guide.md", "there is no doc/guide.md; did you mean docs/guide.md?"),
-        ("something else", "there is no something else; the tools list and search show what there is"),
-        ("secrets.txt", "there is no secrets.txt; the tools list and search show what there is"),
+        ("something else", "there is no something else; the tools list and search find files"),
+        ("secrets.txt", "there is no secrets.txt; the tools list and search find files"),
     ] {
         assert_eq!(refusal(&client, "f_read", json!({"path": path})).await, words);
     }

@@ -160,9 +160,9 @@ async fn hard9_a_secret_is_read_from_a_regular_file_only() {
     assert!(made.success());
     std::fs::File::create(at("huge")).expect("a file").set_len(1 << 40).expect("a size");
     for (name, reason) in [
-        ("pipe", "it is not a regular file"),
-        ("/dev/zero", "it is not a regular file"),
-        ("huge", "it is larger than 65536 bytes"),
+        ("pipe", "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        ("huge", "the file is larger than 65536 bytes"),
     ] {
         let env = json!({ "K": format!("${{file:{name}}}") });
         let config = json!({ "mcpServers": { "a": { "command": "x", "env": env } } });

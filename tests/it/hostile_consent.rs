@@ -184,13 +184,13 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     put(&home, ".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
     let shown = import(&home).await;
     for words in [
-        "/.mcp.json: passed over: it is not a regular file",
-        "/.gemini/settings.json: passed over: it is not a regular file",
-        "/.codex/config.toml: passed over: it is not a regular file",
-        "/.codeium/windsurf/mcp_config.json: passed over: it is not a regular file",
-        "/.vscode/mcp.json: passed over: it is larger than ",
-        "/claude_desktop_config.json: passed over: it is not UTF-8",
-        "/Code/User/mcp.json: has 501 servers, more than 500 cannot be judged at once",
+        "/.mcp.json: skipped: not a regular file",
+        "/.gemini/settings.json: skipped: not a regular file",
+        "/.codex/config.toml: skipped: not a regular file",
+        "/.codeium/windsurf/mcp_config.json: skipped: not a regular file",
+        "/.vscode/mcp.json: skipped: the file is larger than ",
+        "/claude_desktop_config.json: skipped: the file is not UTF-8",
+        "/Code/User/mcp.json: has 501 servers; at most 500 can be reviewed at once",
         "good    cursor  x\n",
     ] {
         assert!(shown.contains(words), "{words}\nis not in\n{shown}");
@@ -198,7 +198,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     for special in [at(".mcp.json"), "/dev/zero".into(), "/dev/stdin".into(), at(".codex")] {
         let ran = home.run(&["import", "--from", special.to_str().expect("text"), "--dry-run"]).await;
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("it is not a regular file"), "{ran:?}");
+        assert!(ran.stderr.contains("not a regular file"), "{ran:?}");
     }
 }
 
@@ -206,7 +206,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
 async fn hard8_a_command_too_long_to_judge_is_not_imported() {
     let home = home(&json!({ "long": { "command": "x", "args": ["a".repeat(20_000)] }, "good": { "command": "x" } }));
     let shown = import(&home).await;
-    assert!(shown.contains("long: not imported: it takes 20002 bytes to show"), "{shown}");
+    assert!(shown.contains("long: not imported: the entry has 20002 bytes as shown"), "{shown}");
     assert!(shown.contains("good    cursor  x\n") && !shown.contains("aaaa"), "{shown}");
 }
 

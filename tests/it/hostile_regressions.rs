@@ -277,7 +277,7 @@ async fn hard_no_request_starts_a_program() {
     body["mcpServers"] = json!({ "evil": entry });
     let token = bearer(gateway.address).await;
     let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
-    for route in ROUTES.iter().filter(|route| route.action != RouteAction::Look(ReadTarget::Events)) {
+    for route in ROUTES.iter().filter(|route| route.action != RouteAction::Read(ReadTarget::Events)) {
         for verb in [Method::POST, Method::PUT, Method::PATCH] {
             let path = route.path.replace("{id}", "evil");
             client.send(verb, &path, &headers, body.to_string()).await;

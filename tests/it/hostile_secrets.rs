@@ -146,7 +146,9 @@ async fn hard6_d19_check_and_doctor_start_servers_with_the_same_environment() {
 
 #[tokio::test]
 async fn d19_an_inherit_that_names_a_token_of_the_gateway_is_refused() {
-    for (name, words) in [("GATEWAY_SECRET", "holds a token of the gateway"), ("GOBLIN_TOKEN", "pass to no server")] {
+    for (name, words) in
+        [("GATEWAY_SECRET", "contains a token of the gateway"), ("GOBLIN_TOKEN", "are passed to no server")]
+    {
         let home = Home::new(&json!({
             "gateway": { "token": "${GATEWAY_SECRET}" },
             "mcpServers": { "a": { "command": "true", "inherit": [name] } },

@@ -132,9 +132,12 @@ fn all_clients_are_read_together_and_twice_is_once() {
     let first = machine.import(&["--yes"]);
     assert!(first.contains("added 36 servers to "), "{first}");
     // Two servers have the same name, so the second gets the name of its client as a suffix.
-    assert!(first.contains("vscode/mcp.json: github: it is called github-vscode here"), "{first}");
+    assert!(first.contains("vscode/mcp.json: github: imported as github-vscode"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
-    assert!(first.contains(".claude.json: sentry: left out: claude-code takes the one for this project in"), "{first}");
+    assert!(
+        first.contains(".claude.json: sentry: left out: claude-code uses the entry for this project in"),
+        "{first}"
+    );
     let written = machine.written();
     let second = machine.import(&["--yes"]);
     assert!(second.contains("nothing to add to ") && !second.contains("added"), "{second}");
@@ -164,9 +167,9 @@ fn names_that_cannot_stand_together_are_told_apart() {
         &format!(r#"{{"mcpServers":{{"My Server":{{"command":"x"}},"my_server":{{"command":"y"}},"{long}":{{"command":"z"}},"":{{"command":"w"}}}}}}"#),
     );
     let stdout = machine.import(&["--yes"]);
-    assert!(stdout.contains("my_server: it is called my_server-cursor here"), "{stdout}");
-    assert!(stdout.contains(&format!("it is called {} here", "n".repeat(64))), "{stdout}");
-    assert!(stdout.contains("it is called server here"), "{stdout}");
+    assert!(stdout.contains("my_server: imported as my_server-cursor"), "{stdout}");
+    assert!(stdout.contains(&format!("imported as {}", "n".repeat(64))), "{stdout}");
+    assert!(stdout.contains("imported as server"), "{stdout}");
     assert!(stdout.contains("added 4 servers"), "{stdout}");
 }
 
@@ -182,9 +185,9 @@ fn a_file_that_is_there_is_added_to() {
         r#"{"mcpServers":{"a":{"command":"x"},"b":{"command":"y"},"c":{"command":"z","args":["1"]}}}"#,
     );
     let stdout = machine.import(&["cursor", "--yes"]);
-    assert!(stdout.contains("a       cursor  x  (there already)\n"), "{stdout}");
+    assert!(stdout.contains("a       cursor  x  (already present)\n"), "{stdout}");
     assert!(
-        stdout.contains("b: left out: your file has another server b, keep it, or run goblin remove b"),
+        stdout.contains("b: left out: your file has a different server b, keep it, or run goblin remove b"),
         "{stdout}"
     );
     let added = "    \"c\": {\n      \"command\": \"z\",\n      \"args\": [\"1\"],\n    },\n  },\n}\n";
@@ -201,7 +204,7 @@ fn a_file_with_problems_is_left_alone() {
     let output = machine.run(&["import", "--yes"]);
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).expect("text");
-    assert!(stderr.contains("mend them first") && stderr.contains("servers.a.comand: unknown key"), "{stderr}");
+    assert!(stderr.contains("fix its problems first") && stderr.contains("servers.a.comand: unknown key"), "{stderr}");
     assert_eq!(machine.written(), bad);
 }
 
@@ -209,9 +212,10 @@ fn a_file_with_problems_is_left_alone() {
 fn nothing_is_written_without_a_yes() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
-    for (arguments, words) in
-        [(&[][..], "nothing was written; to write to "), (&["--dry-run"], "nothing was written, as --dry-run asks")]
-    {
+    for (arguments, words) in [
+        (&[][..], "nothing was written; run the command again with --yes"),
+        (&["--dry-run"], "nothing was written (--dry-run)"),
+    ] {
         let stdout = machine.import(arguments);
         assert!(stdout.contains("c       cursor  z\n") && stdout.contains(words), "{stdout}");
         assert!(!machine.target().exists());
@@ -280,7 +284,7 @@ fn a_broken_file_does_not_keep_out_the_others() {
     let made = Command::new("mkfifo").arg(machine.project().join(".mcp.json")).status().expect("mkfifo is there");
     assert!(made.success());
     let stdout = machine.import(&["--yes"]);
-    assert!(stdout.contains("/.mcp.json: passed over: it is not a regular file"), "{stdout}");
+    assert!(stdout.contains("/.mcp.json: skipped: not a regular file"), "{stdout}");
     assert!(stdout.contains(".cursor/mcp.json: is not JSON: "), "{stdout}");
     assert!(stdout.contains(".codex/config.toml: is not TOML near line 2"), "{stdout}");
     assert!(stdout.contains("added 1 server to "), "{stdout}");
@@ -290,6 +294,6 @@ fn a_broken_file_does_not_keep_out_the_others() {
 fn a_machine_without_clients_says_where_it_looked() {
     let machine = Machine::new();
     let stdout = machine.import(&[]);
-    assert!(stdout.starts_with("no servers were found\n\nlooked for:\n"), "{stdout}");
+    assert!(stdout.starts_with("no servers were found\n\nsearched:\n"), "{stdout}");
     assert!(stdout.contains("/.cursor/mcp.json\n") && stdout.contains("/.claude.json\n"), "{stdout}");
 }

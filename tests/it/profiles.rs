@@ -279,5 +279,5 @@ async fn http1_http3_every_transport_has_profiles() {
     let output = command.output().await.expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no profile narow; there are all, narrow"), "{said}");
+    assert!(said.contains("there is no profile narow; the profiles are all, narrow"), "{said}");
 }

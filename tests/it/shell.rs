@@ -94,7 +94,7 @@ async fn a_tool_is_described_with_what_it_takes() {
     for last in [&[][..], &["--config", home.config()]] {
         let described = home.run(&with(&["tools", "describe", "a_tool_0001"], last)).await;
         assert_eq!(described.code, Some(0), "{described:?}");
-        for words in ["a_tool_0001  (server a)", "limit     integer  no      (otherwise 10)", "What to look for"] {
+        for words in ["a_tool_0001  (server a)", "limit     integer  no        (default 10)", "What to look for"] {
             assert!(described.text().contains(words), "{words}: {}", described.text());
         }
         let described = home.run(&with(&["tools", "describe", "a_tool_0001", "--json"], last)).await.json();
@@ -196,7 +196,7 @@ async fn what_cannot_be_done_is_told_with_its_exit_code() {
         (&["tools", "list", "--url", "nonsense"], 2, "nonsense"),
         (&["tools", "list", "--server", "aa"], 2, "did you mean"),
         (&["tools", "list", "--limit", "0"], 2, "--limit"),
-        (&["tools", "list", "--profile", "a b"], 2, "a profile has a name"),
+        (&["tools", "list", "--profile", "a b"], 2, "the name of a profile"),
         (&["tools"], 2, "Usage"),
         (&["tools", "describe", "a_ecko"], 2, "did you mean"),
         (&["tools", "call", "a_ecko"], 2, "a_echo"),

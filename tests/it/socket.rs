@@ -69,7 +69,7 @@ async fn hard10_every_command_works_over_the_socket_alone() {
         assert!(ran.json().is_object() || ran.json().is_array(), "{arguments:?}: {ran:?}");
     }
     let doctor = home.run(&["doctor", "--config", home.config(), "--no-connect"]).await;
-    let running = format!("one of this configuration runs at {url}:/mcp");
+    let running = format!("a gateway of this configuration runs at {url}:/mcp");
     assert!(doctor.code == Some(0) && doctor.text().contains(&running), "{doctor:?}");
     assert!(!doctor.text().contains("port"), "there is no port to look at: {doctor:?}");
 }
@@ -91,7 +91,7 @@ async fn hard10_a_bridge_uses_the_socket_and_finds_the_next_gateway_there() {
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
     let (mut client, word) = stdio(&home, &["--config", home.config()]).await;
-    assert!(word.contains(&format!("a bridge to the gateway at unix:{}:/mcp", socket.display())), "{word}");
+    assert!(word.contains(&format!("bridging to the gateway at unix:{}:/mcp", socket.display())), "{word}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     let (mut named, _) = stdio(&home, &["--url", &format!("unix:{}", socket.display())]).await;

@@ -180,7 +180,7 @@ async fn watching_goes_on_with_the_gateway_that_takes_its_place_and_ends_well() 
     first.terminate().await;
     let warning = tokio::time::timeout(PATIENCE, warnings.next_line()).await.expect("in time").expect("text");
     let warning = warning.expect("it is told");
-    assert!(warning.contains("not running any more; looking again every 1 s"), "{warning}");
+    assert!(warning.contains("no longer running; trying again every 1 s"), "{warning}");
     let second = Gateway::of(serve()).await;
     await_pid(second.child.id().expect("it runs")).await;
     signal(watching.id().expect("it runs"), "INT");
@@ -198,7 +198,7 @@ async fn watching_on_a_terminal_draws_in_the_same_place() {
     terminal.await_text("\u{1b}[2J\u{1b}[Hgoblin ").await;
     terminal.await_text("\u{1b}[J\u{1b}[Hgoblin ").await;
     gateway.terminate().await;
-    terminal.await_text("looking again every 1 s").await;
+    terminal.await_text("trying again every 1 s").await;
     signal(watching.id().expect("it runs"), "INT");
     let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
     assert_eq!(status.code(), Some(0));

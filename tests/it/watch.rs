@@ -134,7 +134,7 @@ async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
     let (first, _client) = home.gateway("a_touch").await;
     let (second, client) = home.gateway("a_touch").await;
     let mut either = Watch::start(home.goblin(&["watch", ALPHA]));
-    either.says("2 gateways are running; say which one by --url URL").await;
+    either.says("2 gateways are running; choose one with --url URL").await;
     for gateway in [&first, &second] {
         either.says(&gateway.url()).await;
     }
@@ -219,7 +219,7 @@ async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
     gateway.child.kill().await.expect("it can be killed");
     std::fs::remove_file(go).expect("it is there");
     let again = Gateway::of(home.serve(0)).await;
-    watch.says("the gateway refuses a subscription that stood before").await;
+    watch.says("the gateway rejected a subscription after its restart").await;
     gate.write("go", "");
     let client = again.client_seeing("a_touch").await;
     watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
