@@ -182,7 +182,7 @@ struct Tally {
     bytes: AtomicU64,
     /// The number of reads that completes the current update and rings the bell.
     goal: AtomicUsize,
-    bell: Notify,
+    done: Notify,
 }
 
 /// The source of the updates, which are made one after the other.
@@ -207,7 +207,7 @@ impl Updater {
             let touch = json!({ "jsonrpc": "2.0", "method": TOUCH, "params": params });
             self.client.notify(touch.to_string().into()).await?;
             tokio::select! {
-                () = self.tally.bell.notified() => {}
+                () = self.tally.done.notified() => {}
                 // A reader ends only after an error.
                 Some(ended) = self.readers.join_next() => ended??,
                 () = tokio::time::sleep(TIMEOUT) => {
@@ -234,7 +234,7 @@ async fn read(mut stream: EventStream, tally: Arc<Tally>) -> Result<()> {
             tally.bytes.fetch_add(event.len() as u64, Ordering::Relaxed);
             let read = tally.read.fetch_add(1, Ordering::Relaxed) + 1;
             if read == tally.goal.load(Ordering::Relaxed) {
-                tally.bell.notify_one();
+                tally.done.notify_one();
             }
         }
     }

@@ -139,13 +139,13 @@ fn an_invalid_change_is_rejected_and_not_written() {
     for (arguments, fragment) in [
         (&["add", "c", "https://x y/mcp"][..], "must be a complete http or https URL"),
         (&["add", "c", "npx"], "goblin add c -- npx"),
-        (&["add", "c"], "say what server c is"),
+        (&["add", "c"], "server c needs a command"),
         (&["add", "A", "--", "x"], "give one of them another id"),
         (&["add", "", "--", "x"], "must not be empty"),
         (&["add", "c", "https://x/mcp", "--header", "Host: x"], "the gateway sets this header itself"),
         (&["add", "c", "https://x/mcp", "--header", "x"], "'NAME: VALUE'"),
         (&["add", "c", "--env", "A B=${", "--", "x"], "is not closed"),
-        (&["add", "c", "https://x/mcp", "--", "x"], "say what server c is"),
+        (&["add", "c", "https://x/mcp", "--", "x"], "server c needs a command"),
         (&["add", "c", "https://x/mcp", "--files", "."], "cannot be used with"),
     ] {
         place.assert_rejected(arguments, fragment);

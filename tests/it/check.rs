@@ -71,7 +71,7 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
     assert_eq!(checked.code, Some(0), "{}", checked.stdout);
     assert!(!checked.stdout.contains("hunter2"), "{}", checked.stdout);
     for fragment in
-        ["5 servers", "https://search.example/mcp?***", "loose: npx fetches whatever version of some-server"]
+        ["5 servers", "https://search.example/mcp?***", "loose: npx fetches some-server without a fixed version"]
     {
         assert!(checked.stdout.contains(fragment), "{fragment}: {}", checked.stdout);
     }
@@ -232,7 +232,7 @@ async fn conflicting_and_shortened_names_are_reported() {
     assert!(of("echo").is_none(), "{report}");
     let strict = check(&scratch, &config, &["--connect", "--strict"]).await;
     assert_eq!(strict.code, Some(1));
-    assert!(strict.stdout.contains("several tools want the name same_echo"), "{}", strict.stdout);
+    assert!(strict.stdout.contains("several tools have the name same_echo"), "{}", strict.stdout);
 }
 
 /// Simulates a server that does not list its tools.

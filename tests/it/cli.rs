@@ -227,7 +227,7 @@ async fn config_is_never_taken_from_the_working_directory() {
     let (code, stdout, stderr) = output(command).await;
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
     let project = project.canonicalize().expect("a path");
-    assert!(stderr.contains(&format!("a gateway of its own for {}:", project.display())), "{stderr}");
+    assert!(stderr.contains(&format!("running its own gateway for {}:", project.display())), "{stderr}");
     assert!(!was_started(&scratch));
 }
 

@@ -335,9 +335,9 @@ async fn texts_are_found_in_names_and_lines() {
         (&json!(true), &json!(3))
     );
     for (arguments, fragment) in [
-        (json!({"query": ""}), "within one line"),
-        (json!({"query": "a\nb"}), "within one line"),
-        (json!({"query": "a", "limit": 0}), "limit 0 is not from 1"),
+        (json!({"query": ""}), "one line of text"),
+        (json!({"query": "a\nb"}), "one line of text"),
+        (json!({"query": "a", "limit": 0}), "limit must be from 1"),
         (json!({"query": "a", "glob": "!x"}), "write it like"),
         (json!({"query": "a", "in": "files"}), "unknown variant `files`"),
         (json!({"query": "a", "path": "scr"}), "did you mean src?"),

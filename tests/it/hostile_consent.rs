@@ -182,7 +182,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
         "/.codeium/windsurf/mcp_config.json: skipped: not a regular file",
         "/.vscode/mcp.json: skipped: the file is larger than ",
         "/claude_desktop_config.json: skipped: the file is not UTF-8",
-        "/Code/User/mcp.json: has 501 servers, more than 500 cannot be judged at once",
+        "/Code/User/mcp.json: has 501 servers; at most 500 can be reviewed at once",
         "good    cursor  x\n",
     ] {
         assert!(shown.contains(fragment), "{fragment}\nis not in\n{shown}");
@@ -198,7 +198,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
 async fn hard8_a_command_too_long_to_judge_is_not_imported() {
     let home = home(&json!({ "long": { "command": "x", "args": ["a".repeat(20_000)] }, "good": { "command": "x" } }));
     let shown = import(&home).await;
-    assert!(shown.contains("long: not imported: it takes 20002 bytes to show"), "{shown}");
+    assert!(shown.contains("long: not imported: the entry has 20002 bytes as shown"), "{shown}");
     assert!(shown.contains("good    cursor  x\n") && !shown.contains("aaaa"), "{shown}");
 }
 

@@ -167,7 +167,7 @@ async fn a_certificate_of_another_ca_is_rejected() {
     let url = format!("https://{}/mcp", server.address);
     let error = post(&client(&url, Some(&other.file), &[]), &url).await.unwrap_err();
     let expected = format!(
-        "cannot connect to https://{}: the certificate is signed by an unknown CA (if it is your own, name its PEM \
+        "cannot connect to https://{}: the certificate is signed by an unknown CA (if the CA is your own, name its PEM \
          file in the configuration)",
         server.address
     );

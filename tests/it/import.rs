@@ -133,7 +133,10 @@ fn all_clients_are_imported_together_and_a_second_import_adds_nothing() {
     // Two servers have the same name, so the second gets the name of its client as a suffix.
     assert!(first.contains("vscode/mcp.json: github: imported as github-vscode"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
-    assert!(first.contains(".claude.json: sentry: left out: claude-code takes the one for this project in"), "{first}");
+    assert!(
+        first.contains(".claude.json: sentry: left out: claude-code uses the entry for this project in"),
+        "{first}"
+    );
     let written = machine.written();
     let second = machine.import(&["--yes"]);
     assert!(second.contains("nothing to add to ") && !second.contains("added"), "{second}");
@@ -183,7 +186,7 @@ fn servers_are_added_to_an_existing_file() {
     let stdout = machine.import(&["cursor", "--yes"]);
     assert!(stdout.contains("a       cursor  x  (already present)\n"), "{stdout}");
     assert!(
-        stdout.contains("b: left out: your file has another server b, keep it, or run goblin remove b"),
+        stdout.contains("b: left out: your file has a different server b, keep it, or run goblin remove b"),
         "{stdout}"
     );
     let added = "    \"c\": {\n      \"command\": \"z\",\n      \"args\": [\"1\"],\n    },\n  },\n}\n";
@@ -290,6 +293,6 @@ fn a_broken_file_does_not_prevent_the_import_of_others() {
 fn an_import_without_clients_lists_the_searched_paths() {
     let machine = Machine::new();
     let stdout = machine.import(&[]);
-    assert!(stdout.starts_with("no servers were found\n\nlooked for:\n"), "{stdout}");
+    assert!(stdout.starts_with("no servers were found\n\nsearched:\n"), "{stdout}");
     assert!(stdout.contains("/.cursor/mcp.json\n") && stdout.contains("/.claude.json\n"), "{stdout}");
 }

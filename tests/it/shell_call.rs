@@ -46,7 +46,7 @@ async fn a_failing_call_reports_the_cause_and_its_exit_code() {
     let (_gateway, client) = home.gateway("a_echo").await;
     for (arguments, code, fragment) in [
         (&["a_add", "a=one"][..], 2, "the argument a of a_add must be a number, not \"one\""),
-        (&["a_add", "a"], 2, "\"a\" is no argument"),
+        (&["a_add", "a"], 2, "\"a\" is not an argument"),
         (&["a_nonce", "nonse=1"], 2, "did you mean nonce?"),
         (&["a_add", "{"], 2, "is not JSON"),
         (&["a_fail"], 1, "error: this tool fails\n"),
@@ -86,7 +86,7 @@ async fn progress_is_printed_and_elicitation_is_declined_without_a_terminal() {
     let params = format!("params={form}");
     let ran = home.run(&["tools", "call", "a_request", "method=elicitation/create", &params]).await;
     assert_eq!(ran.text(), "{\"result\":{\"action\":\"decline\"}}\n", "{ran:?}");
-    assert!(ran.stderr.contains("the server asks: Which one?") && ran.stderr.contains("declined"), "{ran:?}");
+    assert!(ran.stderr.contains("question of the server: Which one?") && ran.stderr.contains("declined"), "{ran:?}");
     let ran = home.run(&["tools", "call", "a_request", "method=roots/list"]).await;
     assert!(ran.text().contains("\"error\""), "{ran:?}");
 }
@@ -103,14 +103,14 @@ async fn elicitation_is_answered_by_a_person_at_a_terminal() {
     let mut terminal = Terminal::of(&mut command);
     terminal = terminal.with_keyboard(&mut command);
     let mut child = command.spawn().expect("goblin starts");
-    terminal.await_text("the server asks: Where to?").await;
+    terminal.await_text("question of the server: Where to?").await;
     terminal.await_text("city (string): ").await;
     terminal.type_in("Oslo\n");
     terminal.await_text("days (integer): ").await;
     terminal.type_in("many\n");
-    terminal.await_text("it must be an integer").await;
+    terminal.await_text("the value must be an integer").await;
     terminal.type_in("3\n");
-    terminal.await_text("why (string, may be empty): ").await;
+    terminal.await_text("why (string, optional): ").await;
     terminal.type_in("\n");
     terminal.await_text(r#"{"action":"accept","content":{"city":"Oslo","days":3}}"#).await;
     assert!(child.wait().await.expect("the process ends").success());

@@ -180,7 +180,7 @@ async fn watch_continues_with_the_next_gateway_and_ends_at_a_signal() {
     first.terminate().await;
     let warning = tokio::time::timeout(TIMEOUT, warnings.next_line()).await.expect("in time").expect("text");
     let warning = warning.expect("a warning");
-    assert!(warning.contains("not running any more; looking again every 1 s"), "{warning}");
+    assert!(warning.contains("no longer running; trying again every 1 s"), "{warning}");
     let second = Gateway::of(serve()).await;
     await_pid(second.child.id().expect("the process runs")).await;
     signal(watching.id().expect("the process runs"), "INT");
@@ -199,7 +199,7 @@ async fn watch_on_a_terminal_redraws_in_place() {
     terminal.await_text("\u{1b}[2J\u{1b}[Hgoblin ").await;
     terminal.await_text("\u{1b}[J\u{1b}[Hgoblin ").await;
     gateway.terminate().await;
-    terminal.await_text("looking again every 1 s").await;
+    terminal.await_text("trying again every 1 s").await;
     signal(watching.id().expect("the process runs"), "INT");
     let status =
         tokio::time::timeout(TIMEOUT, watching.wait()).await.expect("the process ends").expect("the command ran");

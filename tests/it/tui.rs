@@ -185,7 +185,7 @@ async fn a_tool_is_called_by_a_form_and_a_resource_is_read() {
     screen.press("c");
     screen.shows("Call one_add").await;
     screen.press("two\t3\r");
-    screen.shows("it must be a number").await;
+    screen.shows("must be a number").await;
     screen.press("\x7f\x7f\x7f2\r");
     let text = screen.wait("the result is shown", |text| text.contains("one_add (Esc closes)")).await;
     assert!(text.contains('5'), "{text}");

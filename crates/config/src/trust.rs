@@ -4,7 +4,7 @@
 //! and symbolic link on its path must therefore belong to the user or to root. Others must not be able to write them.
 //!
 //! Three cases are exempt: a sticky directory, a read-only mount, and a group with no other member than the user. Others
-//! cannot replace the user's files in a sticky directory. [`find_flaw`] decides and is pure, [`examine`] accesses the disk.
+//! cannot replace the user's files in a sticky directory. [`check_node`] decides and is pure, [`examine`] accesses the disk.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -72,7 +72,7 @@ pub struct UntrustedPath {
     uid: u32,
 }
 
-fn find_flaw(node: &PathNode, user: &User) -> Option<Flaw> {
+fn check_node(node: &PathNode, user: &User) -> Option<Flaw> {
     if node.is_read_only {
         return None;
     }
@@ -97,7 +97,7 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
     let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
     let mut links = 0;
     let untrusted_node = |path: &Path, node: &PathNode| {
-        let flaw = find_flaw(node, &user)?;
+        let flaw = check_node(node, &user)?;
         Some(UntrustedPath { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
     };
     if let Some(untrusted) = untrusted_node(&here, &inspect(&here, &here)?) {
@@ -235,22 +235,22 @@ mod tests {
     #[test]
     fn hard9_only_the_user_and_root_are_trusted_owners() {
         for node in [FILE, DIRECTORY, LINK] {
-            assert_eq!(find_flaw(&node, &USER), None);
-            assert_eq!(find_flaw(&PathNode { owner: 0, ..node }, &USER), None);
-            assert_eq!(find_flaw(&PathNode { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
+            assert_eq!(check_node(&node, &USER), None);
+            assert_eq!(check_node(&PathNode { owner: 0, ..node }, &USER), None);
+            assert_eq!(check_node(&PathNode { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
             // Root does not trust other users either.
             let root = User { uid: 0, private_group: Some(0), unknown_owner: None };
-            assert_eq!(find_flaw(&node, &root), Some(Flaw::Owner(1000)));
-            assert_eq!(find_flaw(&PathNode { owner: 1001, is_read_only: true, ..node }, &USER), None);
+            assert_eq!(check_node(&node, &root), Some(Flaw::Owner(1000)));
+            assert_eq!(check_node(&PathNode { owner: 1001, is_read_only: true, ..node }, &USER), None);
         }
         // The owner of a sticky directory can replace the files in it.
-        assert_eq!(find_flaw(&PathNode { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
+        assert_eq!(check_node(&PathNode { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
     }
 
     #[test]
     fn hard9_a_path_that_others_can_write_is_not_trusted() {
         let check = |node: PathNode, expected: Option<u32>| {
-            assert_eq!(find_flaw(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
+            assert_eq!(check_node(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
         };
         check(PathNode { mode: 0o100_644, ..FILE }, None);
         check(PathNode { mode: 0o100_602, ..FILE }, Some(0o602));
@@ -269,10 +269,10 @@ mod tests {
     fn hard9_directories_above_a_user_namespace_are_trusted_unless_others_can_write_them() {
         let user = User { unknown_owner: Some(OVERFLOW_UID), ..USER };
         let outside = PathNode { owner: OVERFLOW_UID, group: OVERFLOW_UID, ..DIRECTORY };
-        assert_eq!(find_flaw(&outside, &user), None);
-        assert_eq!(find_flaw(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
-        assert_eq!(find_flaw(&PathNode { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
-        assert_eq!(find_flaw(&PathNode { kind: NodeKind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(check_node(&outside, &user), None);
+        assert_eq!(check_node(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(check_node(&PathNode { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
+        assert_eq!(check_node(&PathNode { kind: NodeKind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `goblin watch`: prints a line for every change of a resource, and optionally runs a command.
 //!
-//! The command is an MCP client on an in-memory pipe (see [`crate::cli::door`]). It survives a restart of the gateway,
+//! The command is an MCP client on an in-memory pipe (see [`crate::endpoint`]). It survives a restart of the gateway,
 //! because the bridge subscribes again. Its subscriptions end with its session. [`watching`] handles the messages.
 
 pub(crate) mod exec;
@@ -87,7 +87,7 @@ pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let endpoint = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|error| match error {
-        EndpointError::Configuration(problem) => CliError::Usage(problem).into(),
+        EndpointError::Configuration(message) => CliError::Usage(message).into(),
         other => anyhow::Error::from(other),
     })?;
     let place = endpoint.place();

@@ -132,8 +132,9 @@ mod tests {
             (&[("UNSET", "now it is")], &["UNSET"]),
             (&[("ELSE", "does not matter")], &[]),
         ] {
-            let look = |name: &str| here.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-            assert_eq!(fingerprints.differing(look), expected, "{here:?}");
+            let lookup =
+                |name: &str| here.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            assert_eq!(fingerprints.differing(lookup), expected, "{here:?}");
         }
     }
 }

@@ -85,7 +85,7 @@ fn check(object: ObjectKeys, key: &str, place: &str, expected: Value) {
 #[test]
 fn the_enum_values_of_the_schema_match_the_reader() {
     fn names<T>(table: &[(&str, T)]) -> Value {
-        table.iter().map(|(word, _)| Value::from(*word)).collect()
+        table.iter().map(|(name, _)| Value::from(*name)).collect()
     }
     let place = "/anyOf/0/enum";
     check(ObjectKeys::Namespacing, "tools", place, names(&rules::NAMES));
