@@ -41,7 +41,7 @@ fn assert_found(ran: &Ran, verdict: &str, about: &str, fragment: &str, cure: &st
     });
     assert!(found, "{verdict} {about}: {fragment} / {cure}:\n{}", ran.text());
     let problems = findings.iter().filter(|finding| finding["verdict"] == "problem").count();
-    assert_eq!(document["troubles"], problems);
+    assert_eq!(document["problems"], problems);
     assert_eq!((ran.code, &document["ok"]), (Some(i32::from(problems > 0)), &json!(problems == 0)), "{ran:?}");
 }
 
@@ -137,7 +137,7 @@ async fn an_unusable_command_is_reported_once_with_its_cure() {
         assert_problem("plain", "is not executable", "chmod +x ");
         assert_problem("far", "not found", "absolute path");
         let document: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-        assert_eq!(document["troubles"], 5, "each problem is reported once: {document}");
+        assert_eq!(document["problems"], 5, "each problem is reported once: {document}");
     }
 }
 

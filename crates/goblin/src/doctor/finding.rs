@@ -46,7 +46,6 @@ pub(crate) struct Finding {
 #[derive(Debug, Serialize)]
 pub(crate) struct DoctorReport<'a> {
     ok: bool,
-    #[serde(rename = "troubles")]
     problems: usize,
     warnings: usize,
     findings: &'a [Finding],
