@@ -138,6 +138,6 @@ async fn a_gateway_that_forgets_every_session_causes_an_error_and_a_new_handshak
         }
     };
     let message = answer["error"]["message"].as_str().expect("a text");
-    assert!(message.contains("keeps forgetting the session"), "{answer}");
+    assert!(message.contains("lost the session 3 times in a row"), "{answer}");
     gateway.await_received("another session was requested", |received| received.handshakes > 1).await;
 }

@@ -4,7 +4,7 @@
 //! Invariant: a message is sent again only if the gateway certainly did not handle it. Responses and subscriptions are
 //! the exceptions, because receiving them twice has no further effect.
 //!
-//! The bridge answers `initialize` before it forwards anything else. It sends notifications and responses of the client
+//! The bridge forwards nothing else until the gateway has answered `initialize`. It sends notifications and responses of the client
 //! one after the other. Requests run concurrently, up to [`MAX_CALLS`]. All lines for the client pass one bounded
 //! queue; if the client does not read, the bridge stops reading the gateway's streams. While the gateway is
 //! unreachable, every request gets an error at once.
@@ -349,7 +349,7 @@ impl Bridge {
                 _ => return self.forward_rejection(response, output, waiting).await,
             }
         }
-        Err(self.unavailable("the gateway drops every new session".to_owned(), false))
+        Err(self.unavailable(format!("the gateway lost the session {MAX_ATTEMPTS} times in a row"), false))
     }
 
     /// Sends a message that the client does not wait for. Failures are only logged.

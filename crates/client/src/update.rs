@@ -31,8 +31,8 @@ impl ResourceUpdate {
     }
 }
 
-/// The time as in the log: RFC 3339, UTC.
-pub fn now() -> String {
+/// Returns the present time as in the log: RFC 3339 in UTC. `goblin watch` and the dashboard print it.
+pub fn utc_now() -> String {
     let mut text = String::new();
     // Nothing but the memory could fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn the_time_is_in_utc() {
-        let time = now();
+        let time = utc_now();
         assert!(time.len() > "2025-01-01T00:00:00".len() && time.ends_with('Z') && time.contains('T'), "{time}");
     }
 }

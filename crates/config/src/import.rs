@@ -27,6 +27,8 @@ const MAX_COMMAND: usize = 16 << 10;
 
 goblin_wire::labels! {
     /// A program with a file of servers. The names are those of the command line.
+    ///
+    /// A new client also needs its paths in `place.rs`, its variables in `variables.rs`, and a case in `guess`.
     ClientApp {
         ClaudeDesktop = "claude-desktop",
         ClaudeCode = "claude-code",

@@ -135,7 +135,7 @@ pub struct Gateway {
     pub socket: Option<PathBuf>,
     /// Additional allowed values of the `Host` header, as `host` or `host:port`, in lower case.
     pub allowed_hosts: Vec<String>,
-    /// The allowed values of the `ConfigOrigin` header, as `scheme://host[:port]`, in lower case.
+    /// The allowed values of the `Origin` header, as `scheme://host[:port]`, in lower case.
     pub allowed_origins: Vec<String>,
     pub max_sessions: usize,
     pub session_idle_timeout: Duration,

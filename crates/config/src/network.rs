@@ -149,7 +149,7 @@ pub(crate) fn check_allowed_host(text: &str) -> Result<String, Fault> {
     Err(fault.cure("write it like \"goblin.example\" or \"goblin.example:3000\""))
 }
 
-/// Checks an allowed `ConfigOrigin` header: `scheme://host` or `scheme://host:port`.
+/// Checks an allowed `Origin` header: `scheme://host` or `scheme://host:port`.
 pub(crate) fn check_allowed_origin(text: &str) -> Result<String, Fault> {
     let lower = text.to_ascii_lowercase();
     if let Some((scheme, authority)) = lower.split_once("://") {

@@ -257,7 +257,7 @@ impl Admin {
             client_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
-        let fates = &self.dispatcher.router.subscriptions.totals;
+        let totals = &self.dispatcher.router.subscriptions.totals;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             limits: self.observe.limit_counts(),
@@ -270,9 +270,9 @@ impl Admin {
             requests_in_flight: self.dispatcher.sessions.open_calls(),
             subscriptions: self.dispatcher.router.subscriptions.count(),
             updates: [
-                ("delivered", load(&fates.delivered)),
-                ("coalesced", load(&fates.coalesced)),
-                ("dropped", load(&fates.dropped)),
+                ("delivered", load(&totals.delivered)),
+                ("coalesced", load(&totals.coalesced)),
+                ("dropped", load(&totals.dropped)),
             ],
             updates_waiting: self.dispatcher.sessions.updates_waiting(),
             pages: [("ready", load(&catalogs.pages.ready)), ("made", load(&catalogs.pages.made))],

@@ -75,7 +75,7 @@ pub struct Subscription<S> {
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
     pub counts: Arc<DeliveryCounts>,
-    /// `None` if the client uses only what the protocol itself defines.
+    /// `None` if the client set none of the gateway's options.
     options: ArcSwapOption<SubscriptionOptions>,
     _permit: SubscriptionPermit,
 }
@@ -178,7 +178,7 @@ pub struct SubscribeRequest<S> {
 pub enum SubscribeOutcome {
     /// The backend sends notifications about changes.
     Subscribed,
-    /// The backend does not support subscribing. The gateway forwards the notifications that it sends anyway.
+    /// The backend does not support subscribing. The gateway forwards updates that the backend sends without a subscription.
     Tracked,
     /// The backend is not connected. The gateway subscribes when it is.
     Pending,
@@ -245,8 +245,8 @@ pub struct AffectedSubscription<'a, S> {
     pub subscription: &'a Arc<Subscription<S>>,
     /// The name that replaces the update when too many are queued: the enclosing resource, or the pattern that covers
     /// it. `None` if the client subscribed to the resource itself.
-    pub within: Option<&'a Arc<ResourceName>>,
-    /// True if another subscription of the same client precedes this one. The client receives the update once.
+    pub enclosing: Option<&'a Arc<ResourceName>>,
+    /// True if the list has an earlier subscription of the same client. The client receives the update once.
     pub is_next: bool,
 }
 

@@ -461,12 +461,12 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
     fn add(
         &mut self,
         subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>,
-        within: Option<&'a Arc<ResourceName>>,
+        enclosing: Option<&'a Arc<ResourceName>>,
     ) {
         if self.affected.is_empty() {
             self.affected.extend(subscribers.map(|subscription| AffectedSubscription {
                 subscription,
-                within,
+                enclosing,
                 is_next: false,
             }));
             return;
@@ -490,7 +490,7 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
                     true
                 }
             };
-            self.affected.push(AffectedSubscription { subscription, within, is_next });
+            self.affected.push(AffectedSubscription { subscription, enclosing, is_next });
         }
     }
 }

@@ -215,14 +215,14 @@ fn subx1_a_pattern_covers_uris_listed_now_and_later() {
     assert!(fixture.next_request().is_none());
     assert_eq!(fixture.relist(&["a:1", "a:2", "b:1"]), (vec![], vec![]));
     assert_eq!(fixture.reply("+a:2", UpstreamReply::Done), 1, "the resource is new");
-    let within = |uri: &str| {
+    let enclosing_of = |uri: &str| {
         let affected = fixture.table.affected(uri);
-        affected.iter().map(|affected| affected.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
+        affected.iter().map(|affected| affected.enclosing.map(|name| name.native.to_string())).collect::<Vec<_>>()
     };
-    assert_eq!(within("a:1"), [None]);
-    assert_eq!(within("a:9"), [Some("a:*".to_owned())], "covered although not listed");
-    assert_eq!(within("a:2/x"), [Some("a:2".to_owned())], "inside a covered resource");
-    assert!(within("a:9/x").is_empty() && within("b:1").is_empty());
+    assert_eq!(enclosing_of("a:1"), [None]);
+    assert_eq!(enclosing_of("a:9"), [Some("a:*".to_owned())], "covered although not listed");
+    assert_eq!(enclosing_of("a:2/x"), [Some("a:2".to_owned())], "inside a covered resource");
+    assert!(enclosing_of("a:9/x").is_empty() && enclosing_of("b:1").is_empty());
     assert!(fixture.unsubscribe(0, "a:*"));
     let mut ended: Vec<_> = std::iter::from_fn(|| fixture.next_request()).map(|(text, _)| text).collect();
     ended.sort();

@@ -67,7 +67,7 @@ pub struct Update<'a> {
     pub delivery: DeliveryOptions,
     pub counts: &'a Arc<DeliveryCounts>,
     /// The resource to update instead if more than [`MAX_PENDING_INSIDE`] updates inside it are pending.
-    pub inside: Option<UpdateScope<'a>>,
+    pub enclosing: Option<UpdateScope<'a>>,
 }
 
 /// The subscribed resource or pattern that contains the URI of an update.
@@ -100,7 +100,7 @@ struct PendingUpdate {
     min_interval: Duration,
     priority: i8,
     counts: Arc<DeliveryCounts>,
-    inside: Option<Arc<str>>,
+    enclosing: Option<Arc<str>>,
 }
 
 impl Updates {
@@ -110,9 +110,9 @@ impl Updates {
         if queue.closed {
             return false;
         }
-        let Some(scope) = update.inside else { return queue.put(update, now) };
+        let Some(scope) = update.enclosing else { return queue.put(update, now) };
         let is_pending = queue.pending.contains_key(update.uri);
-        let is_in_scope = |pending: &PendingUpdate| pending.inside.as_ref() == Some(scope.uri);
+        let is_in_scope = |pending: &PendingUpdate| pending.enclosing.as_ref() == Some(scope.uri);
         if is_pending || queue.pending.values().filter(|pending| is_in_scope(pending)).count() < MAX_PENDING_INSIDE {
             return queue.put(update, now);
         }
@@ -120,7 +120,7 @@ impl Updates {
         queue.pending.retain(|_, pending| !is_in_scope(pending));
         update.counts.count_coalesced(before - queue.pending.len());
         let UpdateScope { native, uri, message } = scope;
-        queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
+        queue.put(&Update { native, uri, message, enclosing: None, ..*update }, now)
     }
 
     /// Changes the delivery options of the subscription to `uri` with these counts. Returns `true` if an update of it
@@ -159,7 +159,7 @@ impl Updates {
         queue.next_allowed.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.counts.count_delivered();
-            let has_room = pending.inside.is_none() || queue.next_allowed.len() < MAX_UPDATE_TIMES_INSIDE;
+            let has_room = pending.enclosing.is_none() || queue.next_allowed.len() < MAX_UPDATE_TIMES_INSIDE;
             if has_room && !pending.min_interval.is_zero() {
                 queue.next_allowed.insert(Arc::clone(uri), now + pending.min_interval);
             }
@@ -206,10 +206,10 @@ impl UpdateQueue {
         if let Some(pending) = self.pending.get_mut(update.uri) {
             pending.message = update.message.clone();
             pending.priority = pending.priority.max(update.delivery.priority);
-            if update.inside.is_none() {
+            if update.enclosing.is_none() {
                 // A subscription names this URI itself, so an update of the containing resource no longer replaces this
                 // one.
-                pending.inside = None;
+                pending.enclosing = None;
             }
             update.counts.count_coalesced(1);
             return false;
@@ -232,7 +232,7 @@ impl UpdateQueue {
             min_interval: update.delivery.min_interval,
             priority: update.delivery.priority,
             counts: Arc::clone(update.counts),
-            inside: update.inside.map(|scope| Arc::clone(scope.uri)),
+            enclosing: update.enclosing.map(|scope| Arc::clone(scope.uri)),
         };
         self.pending.insert(Arc::clone(update.uri), pending);
         true
@@ -259,15 +259,16 @@ mod tests {
         fn put(&self, uri: &str, text: &'static str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
             let counts = &self.counts;
-            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts, inside: None };
+            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts, enclosing: None };
             self.updates.put(&update, self.now)
         }
 
         fn put_inside(&self, uri: &str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(b"part"));
             let (parent, parent_message) = (Arc::from("s/"), Bytes::from_static(b"whole"));
-            let inside = Some(UpdateScope { native: &parent, uri: &parent, message: &parent_message });
-            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts: &self.counts, inside };
+            let enclosing = Some(UpdateScope { native: &parent, uri: &parent, message: &parent_message });
+            let update =
+                Update { native: &uri, uri: &uri, message: &message, delivery, counts: &self.counts, enclosing };
             self.updates.put(&update, self.now)
         }
 

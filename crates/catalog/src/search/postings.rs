@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::search::stem::stem;
 
-/// The part of a document that contains a word, in the order of `WEIGHTS`.
+/// The part of a document that contains a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DocumentField {
     Name,
@@ -24,8 +24,9 @@ pub(crate) enum DocumentField {
 
 const FIELDS: usize = 8;
 
-/// The weight of each field. All fields that name a document have the same weight.
-const WEIGHTS: [f32; FIELDS] = [5.0, 5.0, 5.0, 0.3, 0.5, 0.2, 2.0, 5.0];
+/// The weight of each field, in the order of [`DocumentField`]. Name, title, summary and server identify a document, so
+/// they have the same weight.
+const FIELD_WEIGHTS: [f32; FIELDS] = [5.0, 5.0, 5.0, 0.3, 0.5, 0.2, 2.0, 5.0];
 
 /// The influence of the length of a field (BM25's `b`).
 const BY_LENGTH: f32 = 0.8;
@@ -207,7 +208,7 @@ impl Occurrence {
     fn weight(&self, lengths: &[u16; FIELDS], average: &[f32; FIELDS]) -> f32 {
         let field = self.field as usize;
         let length = 1.0 - BY_LENGTH + BY_LENGTH * f32::from(lengths[field]) / average[field];
-        WEIGHTS[field] * f32::from(self.count) / length
+        FIELD_WEIGHTS[field] * f32::from(self.count) / length
     }
 }
 

@@ -1,8 +1,8 @@
-//! Requests from the gateway to the client, called asks here, and the responses to them.
+//! Server requests, which the gateway sends to the client, and the responses to them.
 //!
-//! An ask and its response belong to one session: in the next session the same id is a different ask. A yes to one ask
-//! must never become a yes to another. When a session ends, the bridge cancels its asks at the client and drops late
-//! responses. If an ask reuses an id that the client may still answer, it gets a new id; all other ids are forwarded
+//! A server request and its response belong to one session: in the next session the same id is a different server request. A yes to one server request
+//! must never become a yes to another. When a session ends, the bridge cancels its server requests at the client and drops late
+//! responses. If a server request reuses an id that the client may still answer, it gets a new id; all other ids are forwarded
 //! unchanged.
 
 use std::collections::HashMap;
@@ -19,12 +19,12 @@ use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{Bridge, ClientOutput, MAX_ATTEMPTS, SIDE_TIMEOUT};
 
-/// The maximum number of asks that one client may have open. Further asks are rejected.
+/// The maximum number of server requests that one client may have open. Further server requests are rejected.
 pub(crate) const MAX_SERVER_REQUESTS: usize = 256;
-/// The session of an ask that no session waits for any more. Real generations start at 1.
+/// The session of a server request that no session waits for any more. Real generations start at 1.
 const NO_SESSION: u64 = 0;
 
-/// The asks that the client has not answered, by the id that the client knows.
+/// The server requests that the client has not answered, by the id that the client knows.
 #[derive(Default)]
 pub(crate) struct PendingServerRequests {
     open: HashMap<Id, ServerRequestOrigin>,
@@ -35,16 +35,16 @@ pub(crate) struct PendingServerRequests {
 struct ServerRequestOrigin {
     /// The session that waits for the response.
     session: u64,
-    /// The id of the ask within that session.
+    /// The id of the server request within that session.
     id: Id,
 }
 
-/// The result of registering an ask.
+/// The result of registering a server request.
 #[derive(Debug, PartialEq, Eq)]
 enum RegisterOutcome {
     /// The line to forward to the client.
     New(Bytes),
-    /// The client already has this ask.
+    /// The client already has this server request.
     Known,
     Full,
 }
@@ -69,7 +69,7 @@ impl PendingServerRequests {
         RegisterOutcome::New(line)
     }
 
-    /// Evicts the oldest ask of an earlier session if the table is full. Returns `false` if every entry belongs to this
+    /// Evicts the oldest server request of an earlier session if the table is full. Returns `false` if every entry belongs to this
     /// session.
     fn make_room(&mut self, session: u64) -> bool {
         if self.open.len() < MAX_SERVER_REQUESTS {
@@ -91,12 +91,12 @@ impl PendingServerRequests {
         }
     }
 
-    /// Removes an answered ask. Returns its id within `session`, or `None` if that session does not wait for it.
+    /// Removes an answered server request. Returns its id within `session`, or `None` if that session does not wait for it.
     fn settle(&mut self, id: &Id, session: u64) -> Option<Id> {
         self.open.remove(id).filter(|origin| origin.session == session).map(|origin| origin.id)
     }
 
-    /// Marks the ask `id` of `session` as cancelled. Returns the notification with the id that the client knows.
+    /// Marks the server request `id` of `session` as cancelled. Returns the notification with the id that the client knows.
     fn cancel(&mut self, notification: &Notification, id: &Id, session: u64) -> Bytes {
         let raw = notification.raw.bytes();
         let found = self.open.iter_mut().find(|(_, origin)| origin.session == session && origin.id == *id);
@@ -113,7 +113,7 @@ impl PendingServerRequests {
         }
     }
 
-    /// Marks the asks of all sessions before `before` as abandoned. Returns those that a session still waited for: the
+    /// Marks the server requests of all sessions before `before` as abandoned. Returns those that a session still waited for: the
     /// id that the client knows, and the id within the session.
     fn abandon(&mut self, before: u64) -> Vec<(Id, Id)> {
         let waited_for =
@@ -217,13 +217,13 @@ impl Bridge {
         }
     }
 
-    /// Rejects an ask on behalf of the client.
+    /// Rejects a server request on behalf of the client.
     async fn reject_server_request(&self, id: &Id, error: &Error, session: &GatewaySession) {
         let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
         let _ = tokio::time::timeout(SIDE_TIMEOUT, self.wire.post(body, &session.headers)).await;
     }
 
-    /// Sends the client a cancellation for each ask of the sessions before the current one.
+    /// Sends the client a cancellation for each server request of the sessions before the current one.
     pub(crate) async fn cancel_server_requests(&self, output: &ClientOutput) {
         let session = self.session.borrow().generation;
         let abandoned = self.server_requests().abandon(session);
@@ -233,7 +233,7 @@ impl Bridge {
         }
     }
 
-    /// Rejects all open asks because the client is gone. The calls that wait for them can then end.
+    /// Rejects all open server requests because the client is gone. The calls that wait for them can then end.
     pub(crate) async fn reject_open_server_requests(&self) {
         let session = self.session.borrow().clone();
         let abandoned = self.server_requests().abandon(session.generation + 1);

@@ -52,8 +52,8 @@ impl Pool {
         Pool { dialer, idle: Arc::default() }
     }
 
-    /// Sends a request on an idle connection or on a new one. If a connection is ready, the request is passed on before
-    /// the future is returned. A future that holds the request would be moved together with it.
+    /// Sends a request on an idle connection or on a new one. A ready connection takes the
+    /// request at once, so the returned future is small and cheap to move.
     pub(crate) fn send(
         &self,
         request: Request<Full<Bytes>>,

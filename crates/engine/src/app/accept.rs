@@ -14,7 +14,7 @@ use crate::app::connections::Connections;
 use crate::app::listener::{Listener, set_options};
 use crate::front::activity::ConnectionActivity;
 use crate::front::http;
-use crate::front::io::WriteTimeoutStream;
+use crate::front::peer_timeout::WriteTimeoutStream;
 use crate::upstream::supervisor::stopped;
 
 /// The limit in bytes of the head of a request.

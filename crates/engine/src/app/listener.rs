@@ -7,7 +7,7 @@ use goblin_telemetry::Observe;
 use tokio::net::TcpListener;
 
 use crate::app::socket::SocketListener;
-use crate::front::io::{WRITE_TIMEOUT, set_peer_timeout};
+use crate::front::peer_timeout::{PEER_TIMEOUT, set_peer_timeout};
 
 /// The listeners for clients.
 #[derive(Debug, Default)]
@@ -44,5 +44,5 @@ pub(crate) fn set_options(socket: &Socket) {
     // Nagle's algorithm would delay small answers until an acknowledgement arrives.
     let _ = stream.set_nodelay(true);
     // The default timeouts keep a stream to a vanished peer open for a quarter of an hour, or forever.
-    let _ = set_peer_timeout(stream, WRITE_TIMEOUT);
+    let _ = set_peer_timeout(stream, PEER_TIMEOUT);
 }

@@ -12,8 +12,8 @@
 //! The buffer is bounded by [`MAX_EVENTS`], [`MAX_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
 //! discards the oldest [`ReplayEventKind::Message`] first, because a client can do without those. A server request is
 //! kept until its call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps
-//! [`MIN_BYTES`], and larger events are not kept. An ended stream is remembered while its last event is kept, and
-//! [`MAX_ENDED_STREAMS`] others besides. The number of open calls bounds the open streams.
+//! [`MIN_BYTES`], and larger events are not kept. The buffer remembers each ended stream
+//! whose last event it keeps, and at most [`MAX_ENDED_STREAMS`] other ended streams. The number of open calls bounds the open streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -82,7 +82,7 @@ impl ReplayMemory {
 
     fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A large event counts itself, and it also does so on its way to the client.
+        // A large event already counts until its last slice is dropped.
         if bytes < memory::SMALL {
             self.memory.add(memory::BufferKind::Replay, bytes);
         }

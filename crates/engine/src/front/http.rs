@@ -147,6 +147,7 @@ impl HttpFront {
             },
         };
         let mut response = self.count_rejected(response);
+        // A foreign origin gets 403 and must not read the response.
         if let Some(origin) = origin.filter(|_| response.status() != StatusCode::FORBIDDEN) {
             let headers = response.headers_mut();
             headers.insert("access-control-allow-origin", origin);

@@ -27,7 +27,7 @@ use crate::upstream::request_meta::RequestMeta;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest wait for a free slot at a busy backend.
-const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+const CALL_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait for a new tool list after the backend rejected a call's headers.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait for a new session after the backend forgot the old one.
@@ -108,12 +108,12 @@ impl Backend {
     }
 
     /// Acquires one of the backend's call slots. Returns [`Error::Overloaded`] if none is free within
-    /// [`SLOT_TIMEOUT`].
+    /// [`CALL_PERMIT_TIMEOUT`].
     async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(permit) = self.slots.try_acquire() {
             return Ok(permit);
         }
-        match tokio::time::timeout(SLOT_TIMEOUT, self.slots.acquire()).await {
+        match tokio::time::timeout(CALL_PERMIT_TIMEOUT, self.slots.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::Overloaded { server: self.id.to_string() }),
         }
@@ -326,9 +326,9 @@ mod tests {
         let busy = backend.slots.try_acquire_many(all).expect("all slots are free");
         let started = tokio::time::Instant::now();
         assert!(backend.slot().await.is_err_and(|error| matches!(error, Error::Overloaded { .. })));
-        assert_eq!(started.elapsed(), SLOT_TIMEOUT);
+        assert_eq!(started.elapsed(), CALL_PERMIT_TIMEOUT);
         let free = async {
-            tokio::time::sleep(SLOT_TIMEOUT / 2).await;
+            tokio::time::sleep(CALL_PERMIT_TIMEOUT / 2).await;
             drop(busy);
         };
         let (slot, ()) = tokio::join!(backend.slot(), free);

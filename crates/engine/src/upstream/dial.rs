@@ -1,7 +1,7 @@
 //! Connects to a backend: from its configuration to an initialized link.
 //!
-//! Each backend has one [`Dialler`], for the link that fetches the lists and for the links of single clients. The
-//! dialler owns the state that these links share: the HTTP client with its pool, the transport that a URL turned out to
+//! Each backend has one [`BackendDialer`], for the link that fetches the lists and for the links of single clients. The
+//! dialer owns the state that these links share: the HTTP client with its pool, the transport that a URL turned out to
 //! use, and the protocol generation of the backend. The caller decides when and how often to dial, which capabilities
 //! to declare and which [`InboundHandler`] handles incoming messages.
 
@@ -28,11 +28,11 @@ use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::supervisor::BackendDeps;
 
-/// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
+/// The time that a process may leave `server/discover` unanswered before the dialer also sends `initialize`.
 const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens links to one backend and remembers what worked.
-pub(crate) struct Dialler {
+pub(crate) struct BackendDialer {
     config: Arc<Server>,
     exe: PathBuf,
     proxies: ProxyEnvironment,
@@ -94,9 +94,9 @@ type ReadyLink = (Arc<Link>, Arc<Hello>);
 /// `None` if the caller gave up first.
 type DialResult = Result<Option<(Link, Hello)>, HandshakeError>;
 
-impl Dialler {
-    pub(crate) fn new(config: Arc<Server>, deps: &BackendDeps) -> Dialler {
-        Dialler {
+impl BackendDialer {
+    pub(crate) fn new(config: Arc<Server>, deps: &BackendDeps) -> BackendDialer {
+        BackendDialer {
             eras: KnownEras::new(config.protocol),
             config,
             exe: deps.exe.clone(),

@@ -1,6 +1,6 @@
 //! Determines which protocol generation a backend speaks and remembers the result.
 //!
-//! The dialler sends `server/discover` before anything else. Servers of the generation with a handshake do not know
+//! The dialer sends `server/discover` before anything else. Servers of the generation with a handshake do not know
 //! that method and reject it in many ways. Only three error codes, or a list of supported versions, identify a server
 //! that works without a handshake.
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) const BREAKER_FAILURES: usize = 5;
 const BREAKER_WINDOW: Duration = Duration::from_secs(60);
 const BREAKER_PAUSE: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ impl Health {
             self.failures.pop_front();
         }
         self.open |= self.failures.len() >= BREAKER_FAILURES;
-        let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(16)).min(MAX_PAUSE);
+        let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(16)).min(MAX_RECONNECT_PAUSE);
         self.in_a_row = self.in_a_row.saturating_add(1);
         let pause = if self.is_open() { doubled.max(BREAKER_PAUSE) } else { doubled };
         pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))

@@ -334,7 +334,7 @@ impl InboundHandler {
         let is_repeated = requests.recent.contains(&request.id) && !is_open;
         drop(requests);
         if is_repeated && self.own.is_none() {
-            let reason = "the request is a repetition and does not identify its client".to_owned();
+            let reason = "the server repeated an earlier request, and its client is no longer known".to_owned();
             return reply_sink.send_or_drop(self.rejection(&request, &Error::ClientUnavailable { reason }));
         }
         self.on_request(request, attribution, reply_sink);

@@ -3,7 +3,7 @@
 //! A backend that gives each client its own link (`"session": "per-client"`) connects the link at the client's first
 //! call: a process or a session of its own, with the capabilities that the client declared. Messages on that link go to
 //! that client alone, and no other client uses it. These links do not fetch lists: all clients are offered the listing
-//! of the backend's one control link.
+//! of the backend's shared link.
 //!
 //! A shared backend without a handshake may have a second link with one. A server may support both protocol
 //! generations while one of its tools works in only one of them, because server requests differ. The gateway therefore
@@ -29,7 +29,7 @@ use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, RunId, SessionId};
 use crate::client::subscriptions::Subscription;
-use crate::upstream::dial::Dialler;
+use crate::upstream::dial::BackendDialer;
 use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::Link;
 use crate::upstream::problem::public;
@@ -253,7 +253,7 @@ pub(crate) struct LinkTable {
     pub context: ManagerContext,
     pub meter: Arc<Meter>,
     pub deps: BackendDeps,
-    pub dialler: Dialler,
+    pub dialer: BackendDialer,
     pub stop: watch::Receiver<bool>,
     /// Limits the links of clients that are connecting, connected or closing. Each of them may be a process.
     pub capacity: Arc<Semaphore>,
@@ -294,7 +294,7 @@ impl LinkTable {
         stop: watch::Receiver<bool>,
     ) -> LinkTable {
         LinkTable {
-            dialler: Dialler::new(Arc::clone(&context.config), &deps),
+            dialer: BackendDialer::new(Arc::clone(&context.config), &deps),
             capacity: Arc::new(Semaphore::new(context.config.max_clients.min(Semaphore::MAX_PERMITS))),
             context,
             meter,
@@ -380,7 +380,7 @@ impl LinkTable {
 
     /// Reports whether the backend may support a handshake beside its shared link without one.
     pub(crate) fn may_have_calls_only(&self) -> bool {
-        self.dialler.may_discover() && self.dialler.eras.may_support_both(Instant::now())
+        self.dialer.may_discover() && self.dialer.eras.may_support_both(Instant::now())
     }
 
     /// Reports whether the second link is connected.

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_failures_with_different_output_have_the_same_gist() {
+    fn equal_failures_with_different_output_have_the_same_stable_part() {
         let ended = |exit, lines: &[&str]| {
             let last_lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
             BackendProblem::Ended { exit, last_lines: &last_lines, missing: &[] }.to_string()

@@ -312,7 +312,7 @@ impl SubscriptionManager {
         for Notice { subscription, name } in notices {
             if notified.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
                 queue_update(
-                    &AffectedSubscription { subscription, within: None, is_next: false },
+                    &AffectedSubscription { subscription, enclosing: None, is_next: false },
                     name,
                     &updated(&name.exposed),
                 );
@@ -329,7 +329,7 @@ impl SubscriptionManager {
             } else {
                 marked_deleted(&name.exposed)
             };
-            queue_update(&AffectedSubscription { subscription, within: None, is_next: false }, name, &message);
+            queue_update(&AffectedSubscription { subscription, enclosing: None, is_next: false }, name, &message);
         }
     }
 
@@ -506,16 +506,16 @@ fn queue_update(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, m
     if subscription.name.native != name.native && !subscription.subscriber.can_see_resource(&name.exposed) {
         return;
     }
-    let whole = affected.within.map_or_else(Bytes::new, |within| updated(&within.exposed));
+    let whole = affected.enclosing.map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
     subscription.subscriber.update(&Update {
         native: &name.native,
         uri: &name.exposed,
         message,
         delivery: subscription.delivery(),
         counts: &subscription.counts,
-        inside: affected.within.map(|within| UpdateScope {
-            native: &within.native,
-            uri: &within.exposed,
+        enclosing: affected.enclosing.map(|enclosing| UpdateScope {
+            native: &enclosing.native,
+            uri: &enclosing.exposed,
             message: &whole,
         }),
     });

@@ -36,13 +36,13 @@ use crate::upstream::request_meta::own_capabilities;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendState, problem};
 
-/// A session that the backend forgets sooner than this is short. A client's own link then pauses. Another link pauses
-/// after the second short session in a row.
+/// A session is short if the backend forgets it sooner. A client's own link pauses after one short session, a shared
+/// link after two in a row.
 const MIN_SESSION: Duration = Duration::from_secs(1);
 /// The time that a call waits for the slot of a client's link that is closing.
-const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+const LINK_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
-const MAX_PAUSE: Duration = Duration::from_secs(3);
+const MAX_AWAITED_PAUSE: Duration = Duration::from_secs(3);
 /// The longest delay of a client's new link by the request that sets its log level.
 const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -239,7 +239,7 @@ impl Supervisor {
             },
             is_retry: self.last_failure.is_some(),
         };
-        let (link, hello) = match self.table.dialler.dial(params, &mut ended).await {
+        let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
             Err(reason) => return Err(LinkExit::Failed(reason)),
         };
@@ -265,13 +265,13 @@ impl Supervisor {
             return Ok(None);
         }
         let pause = self.pause_ends.saturating_duration_since(Instant::now());
-        if pause > MAX_PAUSE {
+        if pause > MAX_AWAITED_PAUSE {
             let reason = self.last_failure.as_deref().unwrap_or("it fails too often");
             return Err(self.slot.unavailable_error(reason));
         }
         tokio::time::sleep(pause).await;
         let slot = Arc::clone(&self.table.capacity).acquire_owned();
-        match tokio::time::timeout(SLOT_TIMEOUT, slot).await {
+        match tokio::time::timeout(LINK_PERMIT_TIMEOUT, slot).await {
             Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(self.table.full_error()),
         }
@@ -386,7 +386,7 @@ impl Supervisor {
             LinkExit::Stopped => return ControlFlow::Break(()),
             // The backend rejects the handshake, so this second link cannot exist. A later call starts a supervisor.
             _ if matches!(self.policy, LinkPolicy::CallsOnly)
-                && !self.table.dialler.eras.may_support_both(Instant::now()) =>
+                && !self.table.dialer.eras.may_support_both(Instant::now()) =>
             {
                 return ControlFlow::Break(());
             }

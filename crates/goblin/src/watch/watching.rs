@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use goblin_client::bridge::message::error_message;
 use goblin_client::peer::{Peer, PeerMessage};
-use goblin_client::update::{ResourceUpdate, now};
+use goblin_client::update::{ResourceUpdate, utc_now};
 use goblin_telemetry::clean;
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::{Method, Notification, Outcome, Response, json};
@@ -179,7 +179,7 @@ impl WatchSession {
 
     async fn on_update(&mut self, notification: &Notification) -> Result<Option<WatchEnd>> {
         let Some(update) = ResourceUpdate::read(notification) else { return Ok(None) };
-        let line = show::line(&update, self.style, &now(), self.server_of(&update.uri));
+        let line = show::line(&update, self.style, &utc_now(), self.server_of(&update.uri));
         let mut stdout = tokio::io::stdout();
         let printed = async {
             stdout.write_all(line.as_bytes()).await?;

@@ -9,7 +9,7 @@ use goblin_client::content::{ContentBlock, ToolOutput, blocks};
 use goblin_client::gateway::{self, PIPE_BYTES};
 use goblin_client::peer::{Peer, PeerMessage};
 use goblin_client::runtime::GatewayRecord;
-use goblin_client::update::{ResourceUpdate, now};
+use goblin_client::update::{ResourceUpdate, utc_now};
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::quote;
 use goblin_wire::{Id, Method, Outcome, Response};
@@ -186,7 +186,7 @@ impl PeerLoop<'_> {
             }
             PeerMessage::Notification(notification) => ResourceUpdate::read(&notification).map(|update| {
                 let ResourceUpdate { uri, is_deleted, .. } = update;
-                UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
+                UiEvent::Updated { uri, time: clock(&utc_now()).to_owned(), is_deleted }
             }),
             PeerMessage::Request(request) => {
                 self.peer.reject(&request);

@@ -83,7 +83,7 @@ impl SubscriptionManager {
         for (subscription, _) in table.all().filter(|(subscription, _)| subscription.is_selective()) {
             for native in table.covered(subscription) {
                 if has_changed(subscription, &native, offered) == Some(true) {
-                    let affected = AffectedSubscription { subscription, within: None, is_next: false };
+                    let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
                     let name = self.name_of(&affected, &native);
                     queue_update(&affected, &name, &updated(&name.exposed));
                 }

@@ -14,8 +14,8 @@ use tokio::time::Sleep;
 
 use crate::front::activity::ConnectionActivity;
 
-/// The time after which a blocked write fails.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time after which a connection closes if its peer does not read or has disappeared.
+pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of unanswered keep-alive probes after which a peer counts as gone.
 const PROBES: u32 = 3;
 /// The smallest unit of the system's probe times.
@@ -35,7 +35,7 @@ pub(crate) fn set_peer_timeout(stream: &TcpStream, timeout: Duration) -> io::Res
     Ok(())
 }
 
-/// A stream that fails a write if the peer does not read for [`WRITE_TIMEOUT`].
+/// A stream that fails a write if the peer does not read for [`PEER_TIMEOUT`].
 pub(crate) struct WriteTimeoutStream<T> {
     inner: T,
     activity: Arc<ConnectionActivity>,
@@ -53,7 +53,7 @@ impl<T> WriteTimeoutStream<T> {
             self.waiting = None;
             return written;
         }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(PEER_TIMEOUT)));
         match waiting.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -119,7 +119,7 @@ mod tests {
         let begin = tokio::time::Instant::now();
         let error = near.write_all(&[0; 64]).await.expect_err("the peer does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
+        assert_eq!(begin.elapsed(), PEER_TIMEOUT);
     }
 
     /// Returns a connection with a far end that acknowledges nothing, because a socket filter drops all packets it
