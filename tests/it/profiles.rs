@@ -279,5 +279,5 @@ async fn http1_http3_every_transport_serves_profiles() {
     let output = command.output().await.expect("the command runs");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("there is no profile narow; the profiles are all, narrow"), "{stderr}");
+    assert!(stderr.contains("unknown profile narow; the profiles are all, narrow"), "{stderr}");
 }

@@ -159,7 +159,7 @@ async fn a_profile_limits_the_shell_like_its_clients() {
     for (last, code) in [(&[][..], 3), (&["--config", home.config()], 2)] {
         let unknown = home.run(&with(&["tools", "list", "--profile", "revue"], last)).await;
         assert_eq!(unknown.code, Some(code), "{unknown:?}");
-        assert!(unknown.stderr.contains("no profile"), "{unknown:?}");
+        assert!(unknown.stderr.contains("unknown profile"), "{unknown:?}");
     }
 }
 

@@ -95,8 +95,8 @@ pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> R
     let Some(name) = profile.filter(|name| !config.profiles.contains_key(*name)) else { return Ok(()) };
     let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
     Err(match &known[..] {
-        [] => format!("there is no profile {name}: the configuration has none"),
-        known => format!("there is no profile {name}; the profiles are {}", known.join(", ")),
+        [] => format!("unknown profile {name}: the configuration has none"),
+        known => format!("unknown profile {name}; the profiles are {}", known.join(", ")),
     })
 }
 
