@@ -2,7 +2,9 @@
 //!
 //! CI runs this task, so a local run gives the same verdict, except for advisories.
 
+use std::num::NonZero;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -29,9 +31,16 @@ pub fn run(root: &Path) -> Result<()> {
         run_command(&mut cargo(root, &["deny", "--workspace", "check", "bans", "licenses", "sources"]))
     })?;
     suite.step("build", || run_command(&mut cargo(root, &["build", "--workspace", "--bins"])))?;
-    suite.step("test", || run_command(&mut cargo(root, &["test", "--workspace"])))?;
+    suite
+        .step("test", || run_command(cargo(root, &["test", "--workspace"]).env("RUST_TEST_THREADS", test_threads())))?;
     suite.summarize();
     Ok(())
+}
+
+/// Returns twice the number of cores, because the wire tests mostly wait for processes and timers.
+fn test_threads() -> String {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    (2 * cores).to_string()
 }
 
 #[derive(Default)]
