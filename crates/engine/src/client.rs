@@ -317,9 +317,9 @@ impl Client {
         }
     }
 
-    /// Changes the pace of one subscription, also for its updates that are already queued.
-    pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions) {
-        if self.updates.set_delivery(receipt, uri, pace, Instant::now()) {
+    /// Changes the delivery of one subscription, also for its updates that are already queued.
+    pub fn set_delivery(&self, counts: &Arc<DeliveryCounts>, uri: &str, delivery: DeliveryOptions) {
+        if self.updates.set_delivery(counts, uri, delivery, Instant::now()) {
             self.wake.notify_waiters();
         }
     }

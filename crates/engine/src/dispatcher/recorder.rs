@@ -25,13 +25,13 @@ pub struct CallRecorder {
 /// The record of one call.
 pub struct CallRecord {
     audit: bool,
-    begun: Instant,
+    started: Instant,
     trace: Option<Trace>,
 }
 
 struct Trace {
     spans: Spans,
-    begun: SystemTime,
+    started: SystemTime,
     context: TraceContext,
     parent: Option<u64>,
     state: String,
@@ -46,7 +46,7 @@ impl CallRecorder {
     /// Opens the record of a call. If tracing is enabled, adds the gateway's span to the request.
     pub fn open(&self, request: &mut Request) -> Box<CallRecord> {
         let trace = self.spans.as_ref().and_then(|spans| Trace::begin(spans, request));
-        Box::new(CallRecord { audit: self.audit, begun: Instant::now(), trace })
+        Box::new(CallRecord { audit: self.audit, started: Instant::now(), trace })
     }
 }
 
@@ -61,7 +61,7 @@ impl Trace {
         trace::write(request, context);
         Some(Trace {
             spans: spans.clone(),
-            begun: SystemTime::now(),
+            started: SystemTime::now(),
             context,
             parent: parent.map(|parent| parent.span),
             state: state.unwrap_or_default(),
@@ -82,7 +82,7 @@ fn random() -> (u128, u64) {
 impl CallRecord {
     /// Writes the record. `answer` is `None` if the call was cancelled.
     pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
-        let took = self.begun.elapsed();
+        let took = self.started.elapsed();
         let outcome = CallOutcome::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
@@ -145,8 +145,8 @@ impl Trace {
             ("error.type", error.as_deref()),
         ];
         let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
-        let Trace { spans, begun, context, parent, state } = self;
-        spans.push(CallSpan { context, parent, state, name, started: begun, took: entry.took, attributes, error });
+        let Trace { spans, started, context, parent, state } = self;
+        spans.push(CallSpan { context, parent, state, name, started, took: entry.took, attributes, error });
     }
 }
 

@@ -26,8 +26,8 @@ const MAX_LISTED: usize = 10_000;
 /// Returns the options that the client set beyond the protocol.
 fn options(subscription: &Subscription) -> Options {
     let DeliveryOptions { min_interval, batch, priority } = subscription.delivery();
-    let terms = subscription.options();
-    let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
+    let options = subscription.options();
+    let selection = options.as_ref().and_then(|options| options.selection.as_ref());
     let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
     Options {
         pattern: subscription.pattern.as_ref().map(|pattern| Cow::Borrowed(pattern.kind())),

@@ -37,15 +37,15 @@ impl Router {
     pub(crate) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(request)?;
+        let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(request)?;
         let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
         let backend = &catalog.source(found.source).backend;
         if call.caller.session.is_none() {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
         }
-        let terms = SubscriptionOptions::new(pace, selection);
+        let options = SubscriptionOptions::new(delivery, selection);
         let SubscribeResult { subscription, outcome } = tokio::select! {
-            subscribed = self.register(call, &call.client, backend, found, terms) => subscribed?,
+            subscribed = self.register(call, &call.client, backend, found, options) => subscribed?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
         let state = match outcome {
@@ -80,7 +80,7 @@ impl Router {
         client: &Arc<Client>,
         backend: &Backend,
         found: SubscribeTarget,
-        terms: SubscriptionOptions,
+        options: SubscriptionOptions,
     ) -> Result<SubscribeResult, CallEnd> {
         let manager = backend.manager_for(call).await?;
         let request = SubscribeRequest {
@@ -88,7 +88,7 @@ impl Router {
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
-            options: terms,
+            options,
         };
         let subscribed = manager.subscribe(request, || self.reserve_place(client)).await;
         subscribed.map_err(|error| self.subscribe_error(error, backend))
@@ -110,11 +110,11 @@ impl Router {
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
     pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
         let subscribing = async {
-            let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(&call.request)?;
+            let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
-                self.register(call, client, backend, found, SubscriptionOptions::new(pace, selection)).await?;
+                self.register(call, client, backend, found, SubscriptionOptions::new(delivery, selection)).await?;
             Ok::<_, CallEnd>((backend.id.clone(), subscribed))
         };
         let Ok((server, subscribed)) = subscribing.await else { return false };
@@ -264,7 +264,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
 #[derive(Debug, Default, PartialEq)]
 struct SubscribeOptions {
     pattern: Option<PatternKind>,
-    pace: DeliveryOptions,
+    delivery: DeliveryOptions,
     selection: Option<Selection>,
 }
 
@@ -285,9 +285,9 @@ impl SubscribeOptions {
             let (key, value) = (member.key(text), member.value);
             let Some(option) = key.strip_prefix(PREFIX) else { continue };
             match option {
-                "minIntervalMs" => options.pace.min_interval = millis(text, value, &key)?,
-                "batchMs" => options.pace.batch = millis(text, value, &key)?,
-                "priority" => options.pace.priority = priority(text, value, &key)?,
+                "minIntervalMs" => options.delivery.min_interval = millis(text, value, &key)?,
+                "batchMs" => options.delivery.batch = millis(text, value, &key)?,
+                "priority" => options.delivery.priority = priority(text, value, &key)?,
                 "pattern" => options.pattern = Some(kind(text, value, &key)?),
                 "fields" => options.selection = Some(fields(text, value, &key)?),
                 _ => return Err(Error::InvalidParams(format!("_meta has the unknown option {}", quote(&key)))),
@@ -340,8 +340,9 @@ mod tests {
     fn subx3_subx4_options_are_read_and_invalid_ones_are_rejected_by_name() {
         assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(SubscribeOptions::default()));
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
-        let pace = DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
-        assert_eq!(read(all), Ok(SubscribeOptions { pace, ..SubscribeOptions::default() }));
+        let delivery =
+            DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
+        assert_eq!(read(all), Ok(SubscribeOptions { delivery, ..SubscribeOptions::default() }));
         let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..SubscribeOptions::default() };
         assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
         let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;

@@ -136,7 +136,7 @@ impl SubscriptionManager {
             self.state().table.end(&subscription);
             return Err(SubscribeError::Disconnected);
         }
-        client.set_pace(&subscription.counts, &subscription.name.exposed, subscription.delivery());
+        client.set_delivery(&subscription.counts, &subscription.name.exposed, subscription.delivery());
         self.wakeup.notify_one();
         let outcome = match status {
             SubscribeStatus::Settled(outcome) => outcome,
@@ -235,8 +235,8 @@ impl SubscriptionManager {
         let existed = state.table.end(subscription);
         // Drop queued updates under the lock. Otherwise a new update for another subscription of the client could be
         // dropped with them.
-        let (receipt, uri) = (&subscription.counts, &subscription.name.exposed);
-        client.updates.discard(receipt, uri, |native| state.table.wants(client, native));
+        let (counts, uri) = (&subscription.counts, &subscription.name.exposed);
+        client.updates.discard(counts, uri, |native| state.table.wants(client, native));
         drop(state);
         self.wakeup.notify_one();
         existed
