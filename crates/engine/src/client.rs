@@ -60,9 +60,9 @@ pub struct Client {
     pub session: Option<SessionId>,
     pub profile: Option<ProfileName>,
     pub dialect: Dialect,
-    /// The name, version and abilities that the client sent.
+    /// The name, version and capabilities that the client sent.
     pub introduction: Introduction,
-    /// The open requests of a client with ids of its own: over a session or on a pipe.
+    /// The open requests of a client with a session or a pipe, by the client's ids.
     pub calls: Arc<OpenCalls>,
     pub replay: Replay,
     pub updates: Updates,
@@ -83,7 +83,7 @@ struct ClientState {
     queue: VecDeque<Bytes>,
     queued_bytes: usize,
     announced: AnnouncedVersions,
-    /// The tools that the client had described. They are on its tool list from then on.
+    /// The tools that a meta tool described to the client. They are on its tool list from then on.
     revealed: VecDeque<Box<str>>,
     /// The registries that keep subscriptions or tasks of the client.
     registries: Vec<Weak<dyn ClientRegistry>>,
@@ -241,7 +241,7 @@ impl Client {
 
     /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
     pub(crate) fn supports_deletions(&self) -> bool {
-        self.introduction.abilities.subscriptions
+        self.introduction.client_capabilities.subscriptions
     }
 
     /// Returns the lowest level of log messages that the client receives.

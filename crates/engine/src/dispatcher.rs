@@ -1,7 +1,7 @@
-//! Handles the messages of a session, independent of the transport.
+//! Handles the messages of clients, independent of the transport.
 //!
 //! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at
-//! once. The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
+//! once. The others become a [`PendingCall`], which the transport polls for messages and for the answer.
 //!
 //! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
 //! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
@@ -209,7 +209,7 @@ impl Dispatcher {
         self.router.catalogs.page(caller, list, cursor.as_deref())
     }
 
-    /// Adds the tools that this client had described to a page of tools.
+    /// Adds to a page of tools those that a meta tool described to this client.
     fn with_revealed(&self, session: &Client, caller: &Caller, page: Bytes) -> Bytes {
         let revealed = session.revealed();
         if revealed.is_empty() {

@@ -191,7 +191,7 @@ impl Router {
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
         let options = self.task_options(call, &catalog, &route.target)?;
-        self.set_native_related_task(backend, request, &mut route.edits);
+        self.restore_related_task(backend, request, &mut route.edits);
         let tasks = options.tasks;
         let outgoing = OutgoingRequest { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
         let outcome = match backend.call(&outgoing, call, route.timeouts).await {

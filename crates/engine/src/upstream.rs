@@ -245,8 +245,8 @@ impl Backend {
     }
 
     /// Returns the manager that keeps the subscriptions of the calling client. If clients have their own links,
-    /// connects the client's link first. A link that cannot connect now is no error: the manager makes the client's
-    /// task dial again later.
+    /// connects the client's link first. A link that cannot connect now is no error: the manager makes the
+    /// supervisor of that link dial again later.
     pub(crate) async fn manager_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
         let Some(links) = self.client_links() else { return Ok(Arc::clone(&self.shared.subscriptions)) };
         let slot = links.slot_of(call)?;

@@ -182,7 +182,7 @@ impl<'a> LogRecord<'a> {
                     .with(LogField::Reason, reason)
             }
             Event::ReplyDropped { server } => {
-                record("backend reads the replies to its requests too slowly; one reply was dropped")
+                record("backend reads too slowly; a reply or notification to it was dropped")
                     .with(LogField::Server, server)
             }
             Event::BackendLog { server, line } => text_record(cleaned(line)).with(LogField::Server, server),

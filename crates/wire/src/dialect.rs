@@ -62,7 +62,7 @@ impl Dialect {
 
     /// Reports whether `version` is a version without sessions. This includes later versions that the gateway does not
     /// know.
-    pub fn is_sessionless(version: &str) -> bool {
+    pub fn is_stateless(version: &str) -> bool {
         let is_date = |(at, byte): (usize, u8)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() };
         version.len() == 10 && version.bytes().enumerate().all(is_date) && version >= Dialect::V2026_07_28.as_str()
     }

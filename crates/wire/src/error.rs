@@ -1,7 +1,8 @@
 //! The table of all errors that the gateway sends to a client, or to a backend that sent a request to a client.
 //!
 //! One exhaustive match decides code, HTTP status, `data.code`, the party at fault and whether a retry is safe. A
-//! JSON-RPC error of a backend is not a variant here: it passes verbatim (see `router::answer`).
+//! JSON-RPC error of a backend is not a variant here: `Router::forward_error` passes it on with few
+//! changes.
 
 use std::time::Duration;
 
@@ -109,7 +110,7 @@ impl Error {
             Error::PromptNotFound { .. } => row(-32602, 200, "PROMPT_NOT_FOUND", Client, false),
             // `to_json_for_read` replaces the code for `resources/read`.
             Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
-            // A retry does not help if the message itself is too large.
+            // A retry does not help if the limit depends on the message alone.
             Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !depends_on_message(limit)),
             Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),

@@ -359,7 +359,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 struct JsonKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Request {
-    /// Returns the id exactly as the client spelled it. A client may compare only the text of ids.
+    /// Returns the id exactly as the sender spelled it. A sender may compare only the text of ids.
     pub fn id_as_written(&self) -> Id {
         Id(self.id_at.slice(self.raw.bytes()))
     }

@@ -64,8 +64,8 @@ pub struct Call {
     pub request: Request,
     /// The client that made the call.
     pub client: Arc<Client>,
-    /// The client to which messages of the backend without a call may belong. In versions that answer server requests
-    /// with the call, each call counts as a client, because a message cannot be assigned to one of two calls.
+    /// The client to which a message that names no call may belong. In versions without server requests, each call
+    /// counts as a client: there the message must go to one call, and nothing decides between two calls.
     pub origin: ClientId,
     state: Mutex<CallState>,
     /// Wakes the task that awaits the answer, because the call must end.
@@ -175,7 +175,7 @@ impl Call {
             profile: None,
             dialect,
             level: Some(crate::client::caller::Level::Info),
-            abilities: Arc::default(),
+            client_capabilities: Arc::default(),
         };
         let client = Arc::new(Client::stateless(Default::default()));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
@@ -289,7 +289,7 @@ impl Call {
         }
     }
 
-    /// Suspends the idle timeout while a server request is open, until
+    /// Pauses the idle timeout while a server request is open, until
     /// [`resume_idle_timeout`](Call::resume_idle_timeout).
     pub(crate) fn pause_idle_timeout(&self) {
         self.state.lock().open_requests += 1;

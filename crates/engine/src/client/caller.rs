@@ -23,7 +23,7 @@ pub struct Caller {
     pub dialect: Dialect,
     /// The lowest level of log messages that the client receives. `None` means no log messages.
     pub level: Option<Level>,
-    pub abilities: Arc<Abilities>,
+    pub client_capabilities: Arc<ClientCapabilities>,
 }
 
 /// The maximum stored length of a client's name or version, in characters.
@@ -32,7 +32,7 @@ const MAX_CLIENT_NAME: usize = 64;
 /// The client's description of itself in its handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
-    pub abilities: Arc<Abilities>,
+    pub client_capabilities: Arc<ClientCapabilities>,
     /// The client's name. Empty if the handshake has none. The same applies to the version.
     pub name: Box<str>,
     pub version: Box<str>,
@@ -46,14 +46,14 @@ impl Introduction {
             let value = value.and_then(|at| json::string(text, at)).unwrap_or_default();
             value.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
         };
-        let abilities = Arc::new(Abilities::read(text, params.capabilities));
-        Introduction { abilities, name: field("name"), version: field("version") }
+        let client_capabilities = Arc::new(ClientCapabilities::read(text, params.capabilities));
+        Introduction { client_capabilities, name: field("name"), version: field("version") }
     }
 }
 
 /// The capabilities that a client declares. Servers may send the client only requests that these capabilities allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct ClientCapabilities {
     pub sampling: bool,
     pub sampling_tools: bool,
     pub elicitation_form: bool,
@@ -68,28 +68,28 @@ pub struct Abilities {
     pub raw: Box<str>,
 }
 
-impl Abilities {
+impl ClientCapabilities {
     /// Reads the capabilities of a client that sends them with every request. Shares one value for `{}`, the most
     /// common case.
-    pub fn read_shared(text: &str, capabilities: Option<Span>) -> Arc<Abilities> {
-        static NONE: LazyLock<Arc<Abilities>> =
-            LazyLock::new(|| Arc::new(Abilities::read("{}", Some(Span::new(0, 2)))));
+    pub fn read_shared(text: &str, capabilities: Option<Span>) -> Arc<ClientCapabilities> {
+        static NONE: LazyLock<Arc<ClientCapabilities>> =
+            LazyLock::new(|| Arc::new(ClientCapabilities::read("{}", Some(Span::new(0, 2)))));
         match capabilities {
             Some(span) if span.get(text) == "{}" => Arc::clone(&NONE),
-            capabilities => Arc::new(Abilities::read(text, capabilities)),
+            capabilities => Arc::new(ClientCapabilities::read(text, capabilities)),
         }
     }
 
-    pub fn read(text: &str, capabilities: Option<Span>) -> Abilities {
+    pub fn read(text: &str, capabilities: Option<Span>) -> ClientCapabilities {
         let object = |of: Span, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let Some(capabilities) = capabilities.filter(|span| span.get(text).starts_with('{')) else {
-            return Abilities::default();
+            return ClientCapabilities::default();
         };
         let sampling = object(capabilities, "sampling");
         let elicitation = object(capabilities, "elicitation");
         let has = |of: Option<Span>, key| of.and_then(|of| object(of, key)).is_some();
         let elicitation_url = has(elicitation, "url");
-        Abilities {
+        ClientCapabilities {
             sampling: sampling.is_some(),
             sampling_tools: has(sampling, "tools"),
             // An empty object means forms, the only mode of the first version.
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn abilities_are_read_from_the_declared_capabilities() {
         let check = |text: &str, expected: &str| {
-            let read = Abilities::read(text, Some(json::whole(text)));
+            let read = ClientCapabilities::read(text, Some(json::whole(text)));
             let names = [
                 (read.sampling, "sampling"),
                 (read.sampling_tools, "tools"),
@@ -277,7 +277,7 @@ mod tests {
         check(r#"{"experimental":{"dev.goblin/subscriptions":null},"dev.goblin/subscriptions":{}}"#, "");
         check(r#"{"extensions":{"io.modelcontextprotocol/tasks":{}},"tasks":{}}"#, "tasks");
         check(r#"{"experimental":{"io.modelcontextprotocol/tasks":{}},"tasks":{}}"#, "");
-        assert_eq!(Abilities::read("{}", None), Abilities::default());
+        assert_eq!(ClientCapabilities::read("{}", None), ClientCapabilities::default());
     }
 
     #[test]

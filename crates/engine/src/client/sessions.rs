@@ -37,7 +37,7 @@ impl Client {
             profile: self.profile.clone(),
             dialect: self.dialect,
             level: Some(self.level()),
-            abilities: Arc::clone(&self.introduction.abilities),
+            client_capabilities: Arc::clone(&self.introduction.client_capabilities),
         }
     }
 

@@ -72,7 +72,8 @@ impl ListenSubscription {
             StatelessClient::Http(_) => Some(dispatcher.reserve()?),
             StatelessClient::Stdio(_) => None,
         };
-        let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
+        let introduction =
+            Introduction { client_capabilities: Arc::clone(&caller.client_capabilities), ..Introduction::default() };
         let versions = *dispatcher.router.catalogs.watch_of(caller.profile.as_ref()).borrow();
         let session = dispatcher.sessions.new_id();
         let client = Client::new(caller.dialect, introduction, versions, Replay::new(0));

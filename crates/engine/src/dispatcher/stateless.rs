@@ -1,5 +1,5 @@
-//! Requests without a session. Each carries its client's version and capabilities, and nothing is kept after its
-//! answer.
+//! Requests without a session. Each carries its client's version and capabilities. Only suspended calls and tasks
+//! outlive the answer.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use goblin_wire::{Dialect, Error, Method, Request};
 
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Abilities, Caller, Introduction, Principal};
+use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal};
 use crate::client::pending::OnDrop;
 use crate::dispatcher::listening::ListenSubscription;
 use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, parse_level};
@@ -40,7 +40,7 @@ impl StatelessClient {
 impl Dispatcher {
     /// Begins a request without a session, except `subscriptions/listen`. [`check_meta`] must have accepted it.
     pub fn begin_stateless(self: &Arc<Dispatcher>, sender: &StatelessClient, request: Request) -> Result<Begun, Error> {
-        // The caller is read only for known methods. An unknown method is the more important error.
+        // Only known methods read the caller, so that an unknown method is reported before an invalid caller.
         let ready = |result: Bytes| Ok(Begun::Ready(goblin_wire::reply(&request.id, result).into()));
         let list = |list| ready(self.page(&self.caller(sender, &request)?, &request, list)?);
         match &request.method {
@@ -73,7 +73,7 @@ impl Dispatcher {
         ListenSubscription::begin(self, sender, self.caller(sender, request)?, request)
     }
 
-    /// Returns the sender of a request. Returns an error if its `_meta` is too long or not valid.
+    /// Returns the caller of a request. Returns an error if its `_meta` is too long or not valid.
     fn caller(&self, sender: &StatelessClient, request: &Request) -> Result<Caller, Error> {
         check_client_info(&self.router.observe, request.params.known_meta.capabilities.into_iter())?;
         caller(sender, request)
@@ -115,8 +115,8 @@ impl Dispatcher {
         let client = match sender {
             StatelessClient::Stdio(client) => Arc::clone(client),
             StatelessClient::Http(_) => {
-                let abilities = Arc::clone(&caller.abilities);
-                Arc::new(Client::stateless(Introduction { abilities, ..Introduction::default() }))
+                let client_capabilities = Arc::clone(&caller.client_capabilities);
+                Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
             }
         };
         let level = caller.level;
@@ -163,7 +163,7 @@ fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> 
         profile: sender.profile().cloned(),
         dialect: Dialect::NEWEST,
         level,
-        abilities: Abilities::read_shared(text, meta.capabilities),
+        client_capabilities: ClientCapabilities::read_shared(text, meta.capabilities),
     })
 }
 

@@ -214,7 +214,6 @@ impl DuplexClient {
         Ok(hello)
     }
 
-    /// Ignores poisoning, because no code is expected to panic while it holds this lock.
     fn state(&self) -> MutexGuard<'_, DuplexState> {
         self.state.lock()
     }

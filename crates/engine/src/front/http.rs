@@ -1,7 +1,7 @@
 //! Streamable HTTP at `/mcp`: POST, GET and DELETE, with one session per client.
 //!
-//! An answer is plain JSON if no message precedes it. The answer becomes an event stream if progress or a log message
-//! comes first, or after [`SLOW_AFTER`](crate::client::call::SLOW_AFTER), so that no proxy takes the connection for
+//! An answer is plain JSON if no message precedes it. The answer becomes an event stream if a message comes first,
+//! or after [`SLOW_AFTER`](crate::client::call::SLOW_AFTER), so that no proxy takes the connection for
 //! dead.
 //!
 //! hyper serves the MCP endpoints directly, because the routing and the boxed bodies of axum cost measurable CPU time
@@ -89,7 +89,8 @@ fn endpoint_at(path: &str) -> Option<(McpEndpoint, Option<&str>)> {
         .or_else(|| profile_at(SSE).map(|name| (McpEndpoint::Sse, Some(name))))
 }
 
-/// Returns the routes other than the MCP endpoints, which [`HttpFront::serve`] handles directly.
+/// Returns the fallback for unknown paths, into which the app merges the admin routes. [`HttpFront::serve`] handles the
+/// MCP endpoints directly.
 pub(crate) fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
         let error = Error::InvalidRequest("unknown path; the MCP endpoint is /mcp".to_owned());
@@ -210,7 +211,7 @@ impl HttpFront {
             (McpEndpoint::Sse, _) => self.open_stream(&request),
             (McpEndpoint::Messages, _) => Box::pin(self.receive_message(request)).await,
             (McpEndpoint::Mcp, &Verb::POST) => self.post(request).await,
-            (McpEndpoint::Mcp, &Verb::GET | &Verb::DELETE) if has_sessionless_version(request.headers()) => {
+            (McpEndpoint::Mcp, &Verb::GET | &Verb::DELETE) if has_stateless_version(request.headers()) => {
                 Ok(method_not_allowed("POST"))
             }
             (McpEndpoint::Mcp, &Verb::GET) => self.get(request.headers()),
@@ -308,7 +309,7 @@ impl HttpFront {
                 if is_stateless(&request) {
                     return self.handle_stateless(headers, request, accepted).await;
                 }
-                if has_sessionless_version(headers) {
+                if has_stateless_version(headers) {
                     return Err(Rejection::from(missing_meta()).for_request(&request));
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
@@ -323,7 +324,7 @@ impl HttpFront {
             }
             // Versions without sessions define no client notifications over HTTP. Accept and ignore them.
             Message::Notification(_)
-                if has_sessionless_version(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
+                if has_stateless_version(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
             {
                 Ok(empty(StatusCode::ACCEPTED))
             }
@@ -424,8 +425,8 @@ fn check_version_once(headers: &HeaderMap) -> Result<(), Rejection> {
 }
 
 /// Reports whether the header names a protocol version without sessions.
-fn has_sessionless_version(headers: &HeaderMap) -> bool {
-    single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
+fn has_stateless_version(headers: &HeaderMap) -> bool {
+    single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_stateless)
 }
 
 /// Returns the value of an id header, or `None` if it is missing or empty. Returns an error if it is not visible ASCII

@@ -1,8 +1,8 @@
 //! Requests of 2026-07-28 at `/mcp`: one POST each, without a session, and with headers that repeat parts of the body.
 //!
 //! The body decides which protocol version applies, and the headers must match it. The order of the checks is fixed:
-//! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
-//! errors have status 200.
+//! required `_meta`, matching version, supported version, matching method, name and arguments, known method. The code
+//! of a later error decides its status, usually 200.
 
 use goblin_wire::headers::{METHOD, NAME, PROTOCOL_VERSION};
 use goblin_wire::json as text_json;

@@ -82,7 +82,7 @@ pub(crate) async fn read_body(mut body: Incoming, max_size: usize, observe: &Obs
         }
     };
     tokio::pin!(gathered);
-    // Most bodies arrive with their head. Only a body that does not needs a timer, and the memory for it.
+    // Most bodies arrive with their head. Only a body that arrives later needs a timer, and the memory for it.
     if let Poll::Ready(gathered) = poll_fn(|context| Poll::Ready(gathered.as_mut().poll(context))).await {
         return gathered;
     }

@@ -45,7 +45,7 @@ pub(crate) fn into_events(source: impl EventSource) -> impl Stream<Item = Bytes>
             event = source.next() => event?,
             () = timer.expired() => KEEP_ALIVE,
         };
-        timer.reset();
+        timer.record_write();
         Some((event, (source, timer)))
     })
 }
@@ -62,7 +62,7 @@ impl IdleTimer {
     }
 
     /// Records a write.
-    fn reset(&mut self) {
+    fn record_write(&mut self) {
         self.since = Instant::now();
     }
 
@@ -331,11 +331,11 @@ mod tests {
         let mut timer = IdleTimer::new();
         for written_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
             tokio::time::sleep(written_after).await;
-            timer.reset();
+            timer.record_write();
             let begin = Instant::now();
             timer.expired().await;
             assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
-            timer.reset();
+            timer.record_write();
         }
     }
 

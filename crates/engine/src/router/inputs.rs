@@ -43,8 +43,8 @@ impl Router {
         let has_server_requests =
             backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_server_requests());
         let Some(at) = params.request_state else {
-            // A backend may give no state. A legacy backend keeps the call open instead, so a request without a state
-            // is stale.
+            // A modern backend may send no state. A legacy backend keeps the call open instead, so a request without a
+            // state is stale.
             return if has_server_requests { Err(Error::StaleState) } else { Ok(()) };
         };
         let token = json::string(text, at).ok_or(Error::StaleState)?;
@@ -111,7 +111,7 @@ impl Router {
         if caller.dialect.has_server_requests() || !is_url_elicitation {
             return None;
         }
-        if !caller.abilities.elicitation_url {
+        if !caller.client_capabilities.elicitation_url {
             let missing = Error::MissingCapability { required: r#"{"elicitation":{"url":{}}}"# };
             return Some(self.error(request, caller, &missing));
         }

@@ -17,7 +17,7 @@ use crate::client::call::{Call, CallTimeouts};
 use crate::client::server_requests::ServerRequestEvent;
 use crate::router::Router;
 use crate::router::inputs::needs_input;
-use crate::upstream::inbound::check_ability;
+use crate::upstream::inbound::check_capability;
 use crate::upstream::server_request::Recipient;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
@@ -104,7 +104,7 @@ impl Router {
         let message = format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}{params}}}"#, open.id, quote(method.as_str()));
         let message = json::single_line(message.into());
         let allowed = match Message::parse(message.clone()) {
-            Ok(Message::Request(request)) => check_ability(&request, &call.caller.abilities),
+            Ok(Message::Request(request)) => check_capability(&request, &call.caller.client_capabilities),
             _ => Err(Error::Internal("the message for the client is not a request".to_owned())),
         };
         if let Err(error) = allowed {
@@ -112,7 +112,7 @@ impl Router {
         }
         let recipient = Recipient {
             client: Arc::clone(&call.client),
-            abilities: Arc::clone(&call.caller.abilities),
+            client_capabilities: Arc::clone(&call.caller.client_capabilities),
             dialect: call.caller.dialect,
             calls: SmallVec::from_elem(Arc::clone(call), 1),
             is_own: false,
@@ -210,7 +210,7 @@ fn missing_response(method: &Method, reason: &str) -> InputResponse {
     }
 }
 
-/// A guard that suspends the idle timeout of a call while a server request is open.
+/// A guard that pauses the idle timeout of a call while a server request is open.
 struct IdlePause<'a>(&'a Call);
 
 impl<'a> IdlePause<'a> {

@@ -237,7 +237,7 @@ impl Router {
     }
 
     /// Replaces the task id in `_meta` of a request by the backend's.
-    pub(crate) fn set_native_related_task(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
+    pub(crate) fn restore_related_task(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
         let text = request.raw.as_str();
         let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
         if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native_id(&backend.id, &id)) {
@@ -336,7 +336,7 @@ impl TaskRequest<'_> {
 
 /// Reports whether a client without a handshake supports tasks.
 fn supports_tasks(caller: &Caller) -> bool {
-    !caller.dialect.has_handshake() && caller.abilities.tasks
+    !caller.dialect.has_handshake() && caller.client_capabilities.tasks
 }
 
 /// Returns an error unless the request declares the tasks extension.

@@ -197,7 +197,7 @@ impl Backend {
             return links.link_of(&call.caller);
         }
         let link = self.shared.link()?;
-        match self.calls_only(call, &link) {
+        match self.calls_only_links(call, &link) {
             Some(links) => links.calls_only(&self.shared).link(),
             None => Some(link),
         }
@@ -205,7 +205,7 @@ impl Backend {
 
     /// Returns the table with the second link if the call must use that instead of `link`: the client has a handshake
     /// and `link` has none.
-    fn calls_only(&self, call: &Call, link: &Link) -> Option<&Arc<LinkTable>> {
+    fn calls_only_links(&self, call: &Call, link: &Link) -> Option<&Arc<LinkTable>> {
         let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
         self.links.as_ref().filter(|links| is_other && links.may_have_calls_only())
     }
@@ -213,7 +213,7 @@ impl Backend {
     /// Waits for the shared link, or the second one, that follows `old`.
     async fn next_shared_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, Error> {
         let link = self.shared.link();
-        if let Some(links) = link.and_then(|link| self.calls_only(call, &link)) {
+        if let Some(links) = link.and_then(|link| self.calls_only_links(call, &link)) {
             let slot = links.calls_only(&self.shared);
             if tokio::time::timeout(FIRST_CONNECT_TIMEOUT, slot.first_attempt()).await.is_ok()
                 && let Ok(link) = wait_for_redial(&slot, old).await

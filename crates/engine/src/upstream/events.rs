@@ -49,7 +49,7 @@ impl OpenElicitations {
         }
     }
 
-    /// Returns the client that received the elicitation, if its session still exists. The id stays in `order` until it
+    /// Removes the elicitation and returns its client, if that client still exists. The id stays in `order` until it
     /// is the oldest.
     fn remove(&mut self, id: &str) -> Option<Arc<Client>> {
         self.clients.remove(id)?.upgrade()
@@ -186,7 +186,6 @@ impl BackendEvents {
         }
     }
 
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn elicitations(&self) -> MutexGuard<'_, OpenElicitations> {
         self.elicitations.lock()
     }

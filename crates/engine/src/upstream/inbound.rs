@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Abilities, Caller, Level, SessionId};
+use crate::client::caller::{Caller, ClientCapabilities, Level, SessionId};
 use crate::upstream::events::BackendEvents;
 use crate::upstream::files::Host;
 use crate::upstream::server_request::{self, Recipient};
@@ -240,7 +240,7 @@ impl InboundHandler {
         }
     }
 
-    /// Forwards a notification unchanged except for task ids. Returns whether a client received it.
+    /// Forwards a notification unchanged except for task ids. Returns whether a queue accepted it.
     fn forward(&self, notification: &Notification, attribution: Attribution) -> bool {
         let mut edits = Splice::new();
         self.expose_related_task(notification.raw.as_str(), notification.params.whole, &mut edits);
@@ -359,9 +359,10 @@ impl InboundHandler {
         let recipient = match (attribution, &self.own) {
             (Attribution::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
-                let (client, abilities) = (Arc::clone(&first.client), Arc::clone(&first.caller.abilities));
+                let (client, client_capabilities) =
+                    (Arc::clone(&first.client), Arc::clone(&first.caller.client_capabilities));
                 let dialect = first.caller.dialect;
-                Recipient { client, abilities, dialect, is_own: own.is_some(), calls }
+                Recipient { client, client_capabilities, dialect, is_own: own.is_some(), calls }
             }
             (_, Some(owner)) if !owner.caller.dialect.has_server_requests() => {
                 return Err(unavailable(
@@ -370,7 +371,7 @@ impl InboundHandler {
             }
             (_, Some(owner)) => Recipient {
                 client: Arc::clone(&owner.client),
-                abilities: Arc::clone(&owner.caller.abilities),
+                client_capabilities: Arc::clone(&owner.caller.client_capabilities),
                 dialect: owner.caller.dialect,
                 calls: SmallVec::new(),
                 is_own: true,
@@ -386,7 +387,7 @@ impl InboundHandler {
             }
         };
         self.check_declared(request)?;
-        check_ability(request, &recipient.abilities).map(|()| recipient)
+        check_capability(request, &recipient.client_capabilities).map(|()| recipient)
     }
 
     /// Returns an error if the gateway did not declare the capability for this request on the link.
@@ -442,21 +443,21 @@ impl InboundHandler {
 
 /// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
 /// decides on them.
-pub(crate) fn check_ability(request: &Request, abilities: &Abilities) -> Result<(), Error> {
+pub(crate) fn check_capability(request: &Request, client_capabilities: &ClientCapabilities) -> Result<(), Error> {
     let text = request.raw.as_str();
     let member = |key| request.params.whole.and_then(|params| json::member(text, params, key));
     let missing = match request.method {
-        Method::Sample if !abilities.sampling => "sampling",
-        Method::Sample if member("tools").is_some() && !abilities.sampling_tools => "sampling.tools",
+        Method::Sample if !client_capabilities.sampling => "sampling",
+        Method::Sample if member("tools").is_some() && !client_capabilities.sampling_tools => "sampling.tools",
         Method::Elicit => {
             let is_url = member("mode").is_some_and(|mode| json::string(text, mode).is_some_and(|mode| mode == "url"));
             match is_url {
-                true if !abilities.elicitation_url => "elicitation.url",
-                false if !abilities.elicitation_form => "elicitation.form",
+                true if !client_capabilities.elicitation_url => "elicitation.url",
+                false if !client_capabilities.elicitation_form => "elicitation.form",
                 _ => return Ok(()),
             }
         }
-        Method::RootsList if !abilities.roots => "roots",
+        Method::RootsList if !client_capabilities.roots => "roots",
         _ => return Ok(()),
     };
     Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", request.method)))

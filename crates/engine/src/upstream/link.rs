@@ -135,7 +135,8 @@ impl Link {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a request with `id` and waits for its response. Dropping the future frees the request's slot.
+    /// Sends a request with `id` and waits for its response. Dropping the future removes the
+    /// request from the link's open requests.
     pub fn request(
         &self,
         id: u64,

@@ -268,7 +268,7 @@ struct LinkIndex {
     by_session: HashMap<SessionId, Arc<LinkSlot>>,
     /// The links of clients without a session, by their capabilities. Nothing else distinguishes them, so those with
     /// equal capabilities share one link. A server request on that link goes to the call that is alone there.
-    by_abilities: HashMap<Box<str>, Arc<LinkSlot>>,
+    by_capabilities: HashMap<Box<str>, Arc<LinkSlot>>,
     /// The second link of a shared backend.
     calls_only: Option<Arc<LinkSlot>>,
 }
@@ -277,12 +277,12 @@ impl LinkIndex {
     fn find(&self, caller: &Caller) -> Option<&Arc<LinkSlot>> {
         match &caller.session {
             Some(session) => self.by_session.get(session),
-            None => self.by_abilities.get(&caller.abilities.raw),
+            None => self.by_capabilities.get(&caller.client_capabilities.raw),
         }
     }
 
     fn clients(&self) -> impl Iterator<Item = &Arc<LinkSlot>> {
-        self.by_session.values().chain(self.by_abilities.values())
+        self.by_session.values().chain(self.by_capabilities.values())
     }
 }
 
@@ -339,8 +339,8 @@ impl LinkTable {
                 Some(_) => Arc::clone(&call.client),
                 // The link outlives the call, so it needs a client of its own.
                 None => {
-                    let abilities = Arc::clone(&caller.abilities);
-                    let introduction = Introduction { abilities, ..Introduction::default() };
+                    let client_capabilities = Arc::clone(&caller.client_capabilities);
+                    let introduction = Introduction { client_capabilities, ..Introduction::default() };
                     Arc::new(Client::stateless(introduction))
                 }
             };
@@ -361,7 +361,7 @@ impl LinkTable {
         }
         let id = match caller.session {
             Some(session) => session,
-            None if links.by_abilities.len() < self.max_clients() => SessionId::new(self.run),
+            None if links.by_capabilities.len() < self.max_clients() => SessionId::new(self.run),
             None => return Err(self.full_error()),
         };
         let (notifications, queued) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
@@ -369,7 +369,7 @@ impl LinkTable {
         let slot = Arc::new(LinkSlot::new(subscriptions, Some(owner(id)), notifications));
         match caller.session {
             Some(session) => links.by_session.insert(session, Arc::clone(&slot)),
-            None => links.by_abilities.insert(caller.abilities.raw.clone(), Arc::clone(&slot)),
+            None => links.by_capabilities.insert(caller.client_capabilities.raw.clone(), Arc::clone(&slot)),
         };
         // Release the lock before the spawn. A runtime that shuts down drops the supervisor at once, and its `Drop`
         // takes this lock.
@@ -378,7 +378,7 @@ impl LinkTable {
         Ok(slot)
     }
 
-    /// Reports whether the backend may support a handshake beside its shared link without one.
+    /// Reports whether the backend may accept a second link, with a handshake.
     pub(crate) fn may_have_calls_only(&self) -> bool {
         self.dialer.may_discover() && self.dialer.eras.may_support_both(Instant::now())
     }
@@ -388,8 +388,8 @@ impl LinkTable {
         self.links.lock().calls_only.as_ref().is_some_and(|slot| slot.link.load().is_some())
     }
 
-    /// Returns the second link of a shared backend. Starts its supervisor if there is none. A supervisor that ended was
-    /// rejected by the server. The server may have been replaced since, so this starts another.
+    /// Returns the slot of the second link of a shared backend. Starts its supervisor if there is none. An earlier
+    /// supervisor ended because the server rejected the handshake. The server may have been replaced since.
     pub(crate) fn calls_only(self: &Arc<LinkTable>, shared: &LinkSlot) -> Arc<LinkSlot> {
         let mut links = self.links.lock();
         if let Some(slot) = &links.calls_only {
@@ -408,7 +408,7 @@ impl LinkTable {
         let mut links = self.links.lock();
         let removed = match slot.owner.as_ref().map(|owner| &owner.caller) {
             Some(Caller { session: Some(session), .. }) => links.by_session.remove(session),
-            Some(caller) => links.by_abilities.remove(&caller.abilities.raw),
+            Some(caller) => links.by_capabilities.remove(&caller.client_capabilities.raw),
             None => links.calls_only.take(),
         };
         drop(links);

@@ -4,8 +4,8 @@
 //! request reads its own response, and its entry only attributes messages that come outside of its stream.
 //!
 //! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
-//! cancelled call. The call counts as open until the backend answers it or [`LINGER`] has passed. Locks are held only
-//! for a lookup.
+//! cancelled call. Until the backend answers that call or [`LINGER`] has passed, such a message goes to no other
+//! client. Locks are held only for a lookup.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +26,7 @@ use crate::upstream::listen_message::{
     acknowledged_filter, cancelled_request, rejection_error, subscription_id, without_subscription_id,
 };
 
-/// The time for which a cancelled call still counts as open.
+/// The time for which a cancelled call prevents attribution to another client.
 const LINGER: Duration = Duration::from_secs(5);
 /// The number of cancelled calls that are remembered. The oldest is forgotten first.
 const MAX_CANCELLED_CALLS: usize = 32;
@@ -196,8 +196,8 @@ impl LinkRequests {
         }
     }
 
-    /// Handles a notification. Progress belongs to the call with the token, on any stream. The closure returns the
-    /// owner of any other one.
+    /// Handles a notification. Progress belongs to the call with the token, on any stream. `attribution` returns
+    /// the owner of any other notification.
     pub(crate) fn on_notification(&self, notification: &Notification, attribution: impl FnOnce() -> Attribution) {
         if notification.method != Method::Progress {
             return self.inbound.on_notification(notification, attribution);
@@ -255,7 +255,7 @@ impl LinkRequests {
         }
     }
 
-    /// Reports an invalid message for `reason`. Fails the request if it is a response that exceeds a limit.
+    /// Reports an invalid message with `reason`. If the message is a response that exceeds a limit, fails its request.
     pub(crate) fn on_malformed(&self, malformed: &MalformedMessage, reason: &str) {
         if let Some(error) = limit_error(malformed)
             && let Some(id) = malformed.id.as_ref().and_then(Id::as_u64)
@@ -266,7 +266,8 @@ impl LinkRequests {
         self.inbound.report_malformed(malformed, reason);
     }
 
-    /// Ends the link, unless it ended earlier. Fails the open requests that wait for it and rejects new ones.
+    /// Ends the link, unless it ended earlier. Fails the open requests that wait for a response on its
+    /// stream, and rejects new ones of that kind.
     pub(crate) fn close(&self, end: LinkEnd) {
         self.end.send_if_modified(|first| {
             let is_first = first.is_none();

@@ -64,7 +64,7 @@ impl RequestMeta<'_> {
     fn reduce_capabilities(self) -> Splice {
         let text = self.request.raw.as_str();
         let mut changed = None;
-        let must_remove_tasks = !self.tasks.accepted && names_tasks(&self.caller.abilities.raw);
+        let must_remove_tasks = !self.tasks.accepted && names_tasks(&self.caller.client_capabilities.raw);
         if !self.declare.sampling || !self.declare.elicitation || must_remove_tasks {
             let at = self.request.params.known_meta.capabilities;
             changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
@@ -79,7 +79,8 @@ impl RequestMeta<'_> {
     /// Adds the data that the client sent in its handshake.
     fn add_introduction(self, dialect: Dialect) -> Splice {
         let (text, params) = (self.request.raw.as_str(), &self.request.params);
-        let mut members = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
+        let mut members =
+            introduction(dialect, &capabilities(&self.caller.client_capabilities.raw, self.declare, self.tasks));
         if let Some(level) = self.level {
             members.push((LOG_LEVEL, quote(level.as_str())));
         }
@@ -237,7 +238,7 @@ mod tests {
     use goblin_wire::Message;
 
     use super::*;
-    use crate::client::caller::{Abilities, Principal};
+    use crate::client::caller::{ClientCapabilities, Principal};
 
     const ALL: Declare = Declare { sampling: true, elicitation: true };
     const MODERN: Dialect = Dialect::V2026_07_28;
@@ -279,7 +280,7 @@ mod tests {
             profile: None,
             dialect: from,
             level: None,
-            abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
+            client_capabilities: Arc::new(ClientCapabilities { raw: raw.into(), ..ClientCapabilities::default() }),
         };
         let token = request.params.known_meta.progress_token.map(|at| (at, Bytes::from_static(b"9")));
         let edits = RequestMeta { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);

@@ -2,8 +2,8 @@
 //!
 //! The request goes out on the stream of the call it belongs to, or on the session's stream. It ends with the client's
 //! response, or when the backend cancels it, its link or its call ends, the client disappears, or the timeout expires.
-//! The relay notifies the other side of such an end. The clock of the call is paused while the request is open. A
-//! backend that answers its call early still receives the client's response.
+//! The relay notifies the other side of such an end. The idle timeout of the call is paused while the request is
+//! open. A backend that answers its call early still receives the client's response.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use tokio::sync::oneshot;
 
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::Abilities;
+use crate::client::caller::ClientCapabilities;
 use crate::client::server_requests::{MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent};
 use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
 
 /// The client that receives a server request.
 pub(crate) struct Recipient {
     pub client: Arc<Client>,
-    pub abilities: Arc<Abilities>,
+    pub client_capabilities: Arc<ClientCapabilities>,
     pub dialect: Dialect,
     /// The client's calls on the link. The server request may belong to any of them.
     pub calls: SmallVec<[Arc<Call>; 2]>,
@@ -77,17 +77,17 @@ impl Recipient {
     }
 }
 
-/// Pauses the clocks of calls while it exists.
-struct ClockPause<'a>(&'a [Arc<Call>]);
+/// A guard that pauses the idle timeouts of calls.
+struct IdlePauses<'a>(&'a [Arc<Call>]);
 
-impl<'a> ClockPause<'a> {
-    fn new(calls: &'a [Arc<Call>]) -> ClockPause<'a> {
+impl<'a> IdlePauses<'a> {
+    fn new(calls: &'a [Arc<Call>]) -> IdlePauses<'a> {
         calls.iter().for_each(|call| call.pause_idle_timeout());
-        ClockPause(calls)
+        IdlePauses(calls)
     }
 }
 
-impl Drop for ClockPause<'_> {
+impl Drop for IdlePauses<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|call| call.resume_idle_timeout());
     }
@@ -142,7 +142,9 @@ fn response_for(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbou
     let error = match ended {
         Ok(answer) => return Some(answer),
         Err(ServerRequestEnd::Cancelled(_)) => return None,
-        Err(ServerRequestEnd::CallEnded) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
+        Err(ServerRequestEnd::CallEnded) => {
+            Error::ClientUnavailable { reason: "its call was cancelled or timed out".to_owned() }
+        }
         Err(ServerRequestEnd::TimedOut) => Error::Unanswered {
             method: request.method.to_string(),
             after: inbound.response_timeout.unwrap_or_default(),
@@ -171,7 +173,7 @@ async fn wait(
     cancelled: &mut oneshot::Receiver<String>,
     reply_sink: &dyn ReplySink,
 ) -> Result<Bytes, ServerRequestEnd> {
-    let _clock_pause = ClockPause::new(&recipient.calls);
+    let _idle_pause = IdlePauses::new(&recipient.calls);
     let timed_out = async {
         match inbound.response_timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -200,7 +202,7 @@ async fn wait(
     };
     match &ended {
         ServerRequestEnd::Cancelled(reason) => recipient.notify_cancelled(open.id, reason),
-        ServerRequestEnd::CallEnded => recipient.notify_cancelled(open.id, "its call was cancelled"),
+        ServerRequestEnd::CallEnded => recipient.notify_cancelled(open.id, "its call was cancelled or timed out"),
         ServerRequestEnd::TimedOut => recipient.notify_cancelled(open.id, "the gateway's timeout expired"),
         ServerRequestEnd::ClientDisconnected => {}
     }

@@ -469,7 +469,6 @@ impl SubscriptionManager {
         }
     }
 
-    /// Takes the lock. Code that holds one of these locks must not panic, so a poisoned lock is usable.
     fn state(&self) -> MutexGuard<'_, ManagerState> {
         self.state.lock()
     }

@@ -39,7 +39,7 @@ use crate::upstream::{Backend, BackendState, problem};
 /// A session is short if the backend forgets it sooner. A client's own link pauses after one short session, a shared
 /// link after two in a row.
 const MIN_SESSION: Duration = Duration::from_secs(1);
-/// The time that a call waits for the slot of a client's link that is closing.
+/// The longest wait of a client's new link for a permit. Another client's link that is closing may still hold it.
 const LINK_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
 const MAX_AWAITED_PAUSE: Duration = Duration::from_secs(3);
@@ -86,8 +86,8 @@ pub(crate) fn start(
 pub(crate) enum LinkPolicy {
     /// The link is always connected. It fetches the lists and keeps the subscriptions of the clients that share it.
     Shared(Arc<Backend>),
-    /// The link carries the calls of clients with a handshake, beside a shared link without one. The supervisor ends if
-    /// the backend rejects the handshake.
+    /// The second link. It carries the calls of clients with a handshake, beside a shared link without one. The
+    /// supervisor ends if the backend rejects the handshake.
     CallsOnly,
     /// The link belongs to one client and is connected on demand. Holds the client's notifications for the backend.
     Client(mpsc::Receiver<Bytes>),
@@ -114,13 +114,13 @@ struct ConnectedLink {
     link: Arc<Link>,
     hello: Arc<Hello>,
     since: Instant,
-    /// The slot of a client's link, and the guard that keeps the client's session.
+    /// The permit of a client's link, and the guard that keeps the client's session.
     _permit: Option<(OwnedSemaphorePermit, Presence)>,
 }
 
 /// The reason why a supervisor has no link.
 enum LinkExit {
-    /// The backend stops, or the client of the link has disconnected.
+    /// The backend stops, the client of the link has disconnected, or its link is idle.
     Stopped,
     /// There was no attempt, because of a long pause or a limit.
     NotAttempted(Error),
@@ -217,7 +217,7 @@ impl Supervisor {
         let permit = tokio::select! {
             biased;
             () = &mut ended => return Err(LinkExit::Stopped),
-            permit = self.acquire_slot() => permit.map_err(LinkExit::NotAttempted)?,
+            permit = self.acquire_permit() => permit.map_err(LinkExit::NotAttempted)?,
         };
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
             self.table.meter.count_restart();
@@ -226,7 +226,7 @@ impl Supervisor {
             (&self.slot, &self.table.context.config, self.table.deps.policies.ask_timeout);
         let params = DialParams {
             capabilities: &match &slot.owner {
-                Some(owner) => own_capabilities(&owner.caller.abilities.raw, config.declare),
+                Some(owner) => own_capabilities(&owner.caller.client_capabilities.raw, config.declare),
                 None => shared_capabilities(config),
             },
             inbound: || {
@@ -258,9 +258,9 @@ impl Supervisor {
         Ok(connected)
     }
 
-    /// Waits for the pause after earlier failures of a client's link, and for a free slot. Returns an error if the
-    /// pause is long or no slot becomes free. A link that clients share needs no slot.
-    async fn acquire_slot(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    /// Waits for the pause after earlier failures of a client's link, and for a permit. Returns an error if the
+    /// pause is long or no permit becomes free. A link that clients share needs no permit.
+    async fn acquire_permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         if self.slot.owner.is_none() {
             return Ok(None);
         }
@@ -484,7 +484,8 @@ async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &Con
     std::future::pending().await
 }
 
-/// Forwards the client's notifications in order. Drops and counts those that the link rejects.
+/// Forwards the client's notifications in order. Drops and counts those that the link rejects. Also sends the client's
+/// log level when it changes.
 async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
     let (Some(owner), events) = (&slot.owner, slot.subscriptions.events()) else { return };
     loop {
