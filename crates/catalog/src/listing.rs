@@ -72,6 +72,15 @@ impl List {
             List::Resources | List::Templates => hello.capabilities.resources,
         }
     }
+
+    /// Reports whether the server declares that it announces changes of this list.
+    pub fn is_announced(self, hello: &Hello) -> bool {
+        match self {
+            List::Tools => hello.capabilities.tools_change,
+            List::Prompts => hello.capabilities.prompts_change,
+            List::Resources | List::Templates => hello.capabilities.resources_change,
+        }
+    }
 }
 
 /// The last complete lists of one backend.
@@ -112,6 +121,18 @@ impl Listing {
     pub fn set(&mut self, list: List, entries: Vec<Definition>, reserved: Reservation) {
         self.lists[list as usize] = Arc::new(entries);
         self.reserved[list as usize] = Some(Arc::new(reserved));
+    }
+
+    /// Replaces a list by the equal one of another listing, to share its memory.
+    pub fn share(&mut self, list: List, other: &Listing) {
+        self.lists[list as usize] = Arc::clone(other.get(list));
+        self.reserved[list as usize] = other.reserved[list as usize].clone();
+    }
+
+    /// Reports whether two listings offer the same entries of the same server.
+    pub fn is_same(&self, other: &Listing) -> bool {
+        let is_same = |(one, two): (&Arc<Vec<Definition>>, &Arc<Vec<Definition>>)| Arc::ptr_eq(one, two) || one == two;
+        self.hello == other.hello && self.lists.iter().zip(&other.lists).all(is_same)
     }
 }
 

@@ -329,6 +329,12 @@ impl ResourceTable {
         uri::expose(&self.servers[source].0.folded(), native)
     }
 
+    /// Returns the source that a URI names by the prefix of exposed URIs.
+    pub fn named_server(&self, uri: &str) -> Option<usize> {
+        let (folded, _) = uri::split(uri)?;
+        self.by_folded_id.get(&folded.to_ascii_lowercase()).copied()
+    }
+
     /// Finds the server of a glob and returns the glob in that server's spelling. The glob names the server as exposed
     /// URIs do. A glob that names no server must match the resources of exactly one server.
     pub fn find_server(&self, glob: &str) -> Result<(usize, String), Error> {

@@ -396,6 +396,8 @@ pub struct Server {
     pub timeout: Option<Timeout>,
     /// The interval at which subscribed resources are polled for changes.
     pub poll: Option<Duration>,
+    /// When lists are fetched again.
+    pub refresh: Refresh,
     /// Whether arguments of tools are checked against their input schema.
     pub validate: bool,
     pub tools: ToolRules,
@@ -418,6 +420,7 @@ impl Server {
             namespacing,
             timeout: None,
             poll: None,
+            refresh: Refresh::Auto,
             validate: false,
             tools: ToolRules::default(),
             prompts: Rules::default(),
@@ -523,6 +526,16 @@ pub struct Root {
     /// A `file://` URI with an absolute path, percent-encoded.
     pub uri: String,
     pub name: Option<String>,
+}
+
+/// When the lists of a server are fetched again, besides the changes that the server announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refresh {
+    /// Lists whose changes the server does not announce are refreshed.
+    Auto,
+    Never,
+    /// All lists are refreshed, at least at this interval.
+    Every(Duration),
 }
 
 /// A timeout from the file. `0` in the file is `Never`.

@@ -96,6 +96,7 @@ impl App {
             tasks: Arc::clone(&router.tasks),
             listing_changed: Arc::clone(&catalogs.changed),
             level: sessions.levels.watch(),
+            has_clients: sessions.presence(),
         };
         let stop_catalog = watch::Sender::new(false);
         let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();

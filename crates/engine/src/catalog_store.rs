@@ -1,29 +1,31 @@
 //! Publishes the current catalog. One task publishes, and all requests read.
 //!
-//! The pages of earlier catalogs are kept for a while, so that a client can finish reading a long list. Each profile
-//! has its own catalog, made from the same listings and published together with the whole one.
+//! Each profile has its own catalog, made from the same listings and published together with the whole one. A client
+//! with links of its own may have another catalog, made from the listings of these links.
 
-use std::collections::{HashMap, VecDeque};
+mod own;
+mod slot;
+
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use goblin_catalog::build::{CatalogSettings, build};
-use goblin_catalog::listing::List;
+use goblin_catalog::listing::{List, Listing};
 use goblin_catalog::profile::narrow;
-use goblin_catalog::{Cursor, LongPages, Page};
 use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::memory::{BufferKind, Reservation};
-use goblin_wire::{Error, Limit};
-use parking_lot::{Mutex, MutexGuard};
+use goblin_wire::Error;
 use tokio::sync::{Notify, watch};
 
-use crate::client::ListVersions;
+use crate::catalog_store::own::OwnCatalogs;
+use crate::catalog_store::slot::{CatalogSlot, ListChangeFlags};
 use crate::client::caller::Caller;
+use crate::client::{Client, ClientRegistry, ListVersions};
 use crate::upstream::Backend;
 use crate::upstream::supervisor::stopped;
 
@@ -33,28 +35,36 @@ pub type View<'a> = goblin_catalog::View<'a, Backend>;
 pub type CatalogEntry = goblin_catalog::CatalogEntry<Backend>;
 pub type NameTable = goblin_catalog::NameTable<Backend>;
 
-/// The number of replaced catalogs with kept pages, and the time that they are kept. Catalogs change in quick
-/// succession while backends start, and a client may read a list slowly.
-const KEPT: usize = 16;
-const KEPT_FOR: Duration = Duration::from_secs(60);
-/// The maximum number of bytes of kept pages per slot. The oldest pages go first, and their cursors are rejected.
-const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// The current catalogs, one for each profile and one for clients without a profile.
+/// The current catalogs: one for each profile, one for clients without a profile, and those of clients with links of
+/// their own.
 pub struct CatalogStore {
     /// The catalog of clients without a profile.
     whole: CatalogSlot,
-    profiles: HashMap<ProfileName, (Arc<Profile>, CatalogSlot)>,
+    settings: CatalogSettings,
+    profiles: HashMap<ProfileName, ProfileCatalog>,
     /// The empty catalog of clients with an unknown profile.
     empty: CatalogSlot,
+    own: OwnCatalogs,
+    /// Whether a backend gives each client a link of its own.
+    has_client_links: AtomicBool,
+    /// The version of the newest catalog.
+    version: AtomicU64,
     /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
     backends: ArcSwap<Vec<Arc<Backend>>>,
     /// Notified when a listing or the list of backends changes.
     pub changed: Arc<Notify>,
+}
+
+/// The catalog of the clients of a profile.
+struct ProfileCatalog {
+    profile: Arc<Profile>,
+    settings: CatalogSettings,
+    slot: CatalogSlot,
 }
 
 /// Counters of the list pages sent to clients.
@@ -64,39 +74,30 @@ pub struct PageCounts {
     pub made: AtomicU64,
 }
 
-/// The pages of a replaced catalog, for clients that have read the first of several pages. The rest of the catalog is
-/// dropped, because it would keep whole listings alive.
-struct KeptPages {
-    version: u64,
-    replaced: Instant,
-    pages: LongPages,
-    reserved: Reservation,
-}
-
-/// The current catalog of a group of clients, and the kept pages of earlier ones.
-struct CatalogSlot {
-    settings: CatalogSettings,
-    current: ArcSwap<Catalog>,
-    before: Mutex<VecDeque<KeptPages>>,
-    versions: watch::Sender<ListVersions>,
-}
-
 impl CatalogStore {
     pub fn new(config: &Config) -> CatalogStore {
         let mut seed = [0; 4];
         // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
-        let slot = |exposure: &Exposure| {
-            CatalogSlot::new(version, CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) })
+        let settings =
+            |exposure: &Exposure| CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) };
+        let slot = |settings: &CatalogSettings| {
+            CatalogSlot::new(Arc::new(build(version, settings, Vec::new())), ListVersions::default())
         };
-        let profiles = config.profiles.iter();
+        let profile = |profile: &Arc<Profile>| {
+            let settings = settings(&profile.exposure);
+            ProfileCatalog { profile: Arc::clone(profile), slot: slot(&settings), settings }
+        };
+        let whole = settings(&config.exposure);
         CatalogStore {
-            whole: slot(&config.exposure),
-            profiles: profiles
-                .map(|(name, profile)| (name.clone(), (Arc::clone(profile), slot(&profile.exposure))))
-                .collect(),
-            empty: slot(&Exposure::default()),
+            whole: slot(&whole),
+            settings: whole,
+            profiles: config.profiles.iter().map(|(name, config)| (name.clone(), profile(config))).collect(),
+            empty: slot(&settings(&Exposure::default())),
+            own: OwnCatalogs::default(),
+            has_client_links: AtomicBool::new(false),
+            version: AtomicU64::new(version),
             pages: PageCounts::default(),
             backends: ArcSwap::default(),
             changed: Arc::default(),
@@ -109,32 +110,79 @@ impl CatalogStore {
 
     /// Returns a profile's configuration.
     pub fn profile(&self, name: Option<&ProfileName>) -> Option<Arc<Profile>> {
-        self.profiles.get(name?).map(|(profile, _)| Arc::clone(profile))
+        self.profiles.get(name?).map(|catalog| Arc::clone(&catalog.profile))
     }
 
-    /// Returns the catalog of clients without a profile.
+    /// Returns the catalog of clients without a profile and without links of their own.
     pub fn catalog(&self) -> Guard<Arc<Catalog>> {
         self.whole.current.load()
     }
 
-    /// Returns the catalog of the clients of a profile.
-    pub(crate) fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
+    /// Returns the catalog of the clients of a profile that have no links of their own.
+    pub(crate) fn profile_catalog(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
         self.slot(profile).current.load()
     }
 
-    pub fn watch(&self) -> watch::Receiver<ListVersions> {
-        self.watch_of(None)
+    /// Returns the catalog of a client.
+    pub(crate) fn catalog_of(&self, caller: &Caller) -> Guard<Arc<Catalog>> {
+        match self.own.find(caller) {
+            Some(own) => own.slot.current.load(),
+            None => self.profile_catalog(caller.profile.as_ref()),
+        }
     }
 
-    pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
+    pub fn watch(&self) -> watch::Receiver<ListVersions> {
+        self.whole.versions.subscribe()
+    }
+
+    /// Returns a receiver for the changes of a profile's lists.
+    pub(crate) fn watch_profile(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
         self.slot(profile).versions.subscribe()
+    }
+
+    /// Returns the versions of a profile's lists.
+    pub(crate) fn profile_versions(&self, profile: Option<&ProfileName>) -> ListVersions {
+        *self.slot(profile).versions.borrow()
+    }
+
+    /// Returns a receiver for the changes of a client's lists. If the client gets a catalog of its own later, the
+    /// receiver wakes once more, and the client must call this function again.
+    pub(crate) fn watch_of(&self, caller: &Caller) -> watch::Receiver<ListVersions> {
+        match self.own.find(caller) {
+            Some(own) => own.slot.versions.subscribe(),
+            None => self.slot(caller.profile.as_ref()).versions.subscribe(),
+        }
     }
 
     fn slot(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
         match profile {
             None => &self.whole,
-            Some(name) => self.profiles.get(name).map_or(&self.empty, |(_, slot)| slot),
+            Some(name) => self.profiles.get(name).map_or(&self.empty, |catalog| &catalog.slot),
         }
+    }
+
+    /// Gives a client a catalog of its own, if a backend gives each client a link of its own.
+    pub(crate) fn add_own(self: &Arc<CatalogStore>, caller: &Caller, client: &Client) {
+        if !self.has_client_links() || self.own.find(caller).is_some() {
+            return;
+        }
+        let slot = self.slot(caller.profile.as_ref());
+        let registry: Arc<dyn ClientRegistry> = Arc::<CatalogStore>::clone(self);
+        let start = || (slot.current.load_full(), *slot.versions.borrow());
+        if self.own.add(caller, client, &registry, start) && client.has_stream() {
+            // A stream of the client still watches the slot of the profile.
+            slot.versions.send_modify(|_| {});
+        }
+    }
+
+    /// Reports whether a backend gives each client a link of its own.
+    pub(crate) fn has_client_links(&self) -> bool {
+        self.has_client_links.load(Ordering::Acquire)
+    }
+
+    /// Reports whether a client's catalog contains this listing of its own link.
+    pub(crate) fn contains_own(&self, caller: &Caller, listing: &Arc<Listing>) -> bool {
+        self.own.contains(caller, listing)
     }
 
     pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
@@ -142,6 +190,7 @@ impl CatalogStore {
     }
 
     pub(crate) fn set_backends(&self, backends: Vec<Arc<Backend>>) {
+        self.has_client_links.store(backends.iter().any(|backend| backend.is_per_client()), Ordering::Release);
         self.backends.store(Arc::new(backends));
         self.changed.notify_one();
     }
@@ -149,7 +198,14 @@ impl CatalogStore {
     /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
     /// the cursor is invalid or the pages of that catalog are no longer kept.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let page = self.slot(caller.profile.as_ref()).page(caller, list, cursor);
+        let slot = self.slot(caller.profile.as_ref());
+        let page = match self.own.find(caller) {
+            // The client may have begun in the catalog of the shared links.
+            Some(own) => {
+                own.slot.page(caller.dialect, list, cursor).or_else(|_| slot.page(caller.dialect, list, cursor))
+            }
+            None => slot.page(caller.dialect, list, cursor),
+        };
         let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
         count.fetch_add(1, Ordering::Relaxed);
         page.map(|page| page.json)
@@ -216,11 +272,31 @@ impl CatalogStore {
         }
     }
 
+    /// Publishes the catalogs of the current listings.
     fn publish(&self, observe: &Observe) {
+        if !self.is_current() {
+            self.publish_shared(observe);
+        }
+        let base = self.whole.current.load_full();
+        let shared = |caller: &Caller| self.slot(caller.profile.as_ref()).current.load_full();
+        let make = |caller: &Caller, sources: Vec<Source>| {
+            let whole = build(self.next_version(), &self.settings, sources);
+            match caller.profile.as_ref().map(|name| self.profiles.get(name)) {
+                None => whole,
+                Some(Some(profile)) => narrow(&whole, &profile.profile, &profile.settings),
+                Some(None) => build(whole.version, &self.settings, Vec::new()),
+            }
+        };
+        for (own, changed) in self.own.publish(&base, shared, make, observe) {
+            own.slot.notify_watchers(changed);
+        }
+    }
+
+    /// Publishes the catalogs of clients without links of their own.
+    fn publish_shared(&self, observe: &Observe) {
         let backends = self.backends.load();
         let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
-        let version = self.whole.current.load().version + 1;
-        let catalog = build(version, &self.whole.settings, backends.iter().map(source).collect());
+        let catalog = build(self.next_version(), &self.settings, backends.iter().map(source).collect());
         for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
             observe.emit(&Event::NameConflict { name });
         }
@@ -233,13 +309,22 @@ impl CatalogStore {
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
         let resources = Arc::clone(&catalog.resources);
-        let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.settings)));
+        let narrowed = self.profiles.values().map(|profile| {
+            let ProfileCatalog { profile, settings, slot } = profile;
+            (slot, narrow(&catalog, profile, settings))
+        });
         let narrowed: Vec<_> = narrowed.collect();
-        let whole = (&self.whole, catalog);
+        let put = |(slot, mut catalog): (&'_ CatalogSlot, Catalog)| {
+            let old = slot.current.load_full();
+            catalog.inherit(&old);
+            let changed = ListChangeFlags::between(&old, &catalog);
+            slot.put(Arc::new(catalog), observe);
+            changed
+        };
         // Store all catalogs and names before sending any notification. A receiver of a new version may load any of
         // them.
-        let changes: Vec<_> =
-            narrowed.into_iter().chain([whole]).map(|(slot, catalog)| (slot, slot.put(catalog, observe))).collect();
+        let all = narrowed.into_iter().chain([(&self.whole, catalog)]);
+        let changes: Vec<_> = all.map(|(slot, catalog)| (slot, put((slot, catalog)))).collect();
         for (source, backend) in backends.iter().enumerate() {
             backend.set_uris(Arc::clone(&resources), source);
         }
@@ -247,149 +332,19 @@ impl CatalogStore {
             slot.notify_watchers(changed);
         }
     }
-}
 
-/// The lists that differ from the previous catalog.
-struct ListChangeFlags {
-    tools: bool,
-    prompts: bool,
-    resources: bool,
-}
-
-impl CatalogSlot {
-    fn new(version: u64, settings: CatalogSettings) -> CatalogSlot {
-        let current = ArcSwap::from_pointee(build(version, &settings, Vec::new()));
-        CatalogSlot { settings, current, before: Mutex::default(), versions: watch::Sender::default() }
-    }
-
-    fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Page, Error> {
-        let Some(cursor) = cursor else { return self.first_page(caller, list).ok_or(Error::InvalidCursor) };
-        let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
-        let page = |catalog: &Catalog| {
-            let is_current = catalog.version == cursor.version && cursor.list == list;
-            if is_current { catalog.view(caller.dialect).find_page(list, cursor.page) } else { None }
-        };
-        let earlier = || {
-            let before = self.before();
-            let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
-            let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
-            let json = kept.find_map(|kept| kept.pages.get(caller.dialect, list, cursor.page))?;
-            Some(Page { json, was_made: true })
-        };
-        page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
-    }
-
-    /// Returns the first page. Ensures that the following pages are kept when the catalog is replaced.
-    fn first_page(&self, caller: &Caller, list: List) -> Option<Page> {
-        loop {
-            let catalog = self.current.load();
-            let view = catalog.view(caller.dialect);
-            let page = view.find_page(list, 0)?;
-            if !view.is_long(list) {
-                return Some(page);
-            }
-            // `put` may have replaced the catalog before this list was begun, and then did not keep its pages. `put`
-            // replaces a catalog only under this lock.
-            let _before = self.before();
-            if self.current.load().version == catalog.version {
-                return Some(page);
-            }
-        }
-    }
-
-    /// Replaces the current catalog and keeps the pages of the old one. Both happen under the lock. A reader that does
-    /// not find a version as the current one finds it among the kept pages.
-    fn put(&self, mut catalog: Catalog, observe: &Observe) -> ListChangeFlags {
-        let old = self.current.load_full();
-        catalog.inherit(&old);
-        let changed = |list| old.definitions(list) != catalog.definitions(list);
-        let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
-        let resources = changed(List::Resources) || changed(List::Templates);
-        // Builds the missing pages of begun lists, before taking the lock.
-        let _ = old.long_pages();
-        let mut before = self.before();
-        self.current.store(Arc::new(catalog));
-        before.retain(|kept| kept.replaced.elapsed() < KEPT_FOR);
-        let (pages, version) = (old.long_pages(), old.version);
-        let bytes = pages.bytes();
-        if bytes > 0 && bytes <= MAX_KEPT_BYTES {
-            let reserved = observe.memory.hold(BufferKind::Listings, bytes);
-            before.push_front(KeptPages { version, replaced: Instant::now(), pages, reserved });
-        }
-        let mut sum = 0;
-        let fit = before.iter().take_while(|kept| {
-            sum += kept.reserved.bytes();
-            sum <= MAX_KEPT_BYTES
-        });
-        let fit = fit.count();
-        if fit < before.len() || bytes > MAX_KEPT_BYTES {
-            observe.limit_hit(Limit::ListBytes);
-        }
-        let outdated = before.split_off(fit.min(KEPT));
-        drop(before);
-        // Freeing many pages takes time, so this happens after the lock is released.
-        drop(outdated);
-        ListChangeFlags { tools, prompts, resources }
-    }
-
-    /// Notifies the watchers of this slot.
-    fn notify_watchers(&self, changed: ListChangeFlags) {
-        self.versions.send_modify(|versions| {
-            versions.tools += u64::from(changed.tools);
-            versions.prompts += u64::from(changed.prompts);
-            versions.resources += u64::from(changed.resources);
-            versions.catalog += 1;
-        });
-    }
-
-    fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
-        self.before.lock()
+    fn next_version(&self) -> u64 {
+        self.version.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use goblin_wire::json;
-
-    use super::*;
-    use crate::client::call::Call;
-
-    fn next_cursor(page: &Bytes) -> Option<String> {
-        let text = std::str::from_utf8(page).expect("text");
-        let cursor = json::member(text, json::whole(text), "nextCursor")?;
-        json::string(text, cursor).map(std::borrow::Cow::into_owned)
+/// The store keeps catalogs of clients with links of their own.
+impl ClientRegistry for CatalogStore {
+    fn release(&self, client: &Client) {
+        if let Some(session) = client.session {
+            self.own.remove(session);
+        }
     }
 
-    #[test]
-    fn res11_a_page_sequence_completes_while_the_catalog_changes() {
-        let mut config = Config::default();
-        config.policies.page_size = 5;
-        let catalogs = CatalogStore::new(&config);
-        let (slot, caller, is_over) = (&catalogs.whole, Call::example().caller, AtomicBool::new(false));
-        let read_all = || {
-            let (mut pages, mut cursor) = (0, None);
-            loop {
-                let page = slot.page(&caller, List::Tools, cursor.as_deref())?;
-                (pages, cursor) = (pages + 1, next_cursor(&page.json));
-                if cursor.is_none() {
-                    return Ok::<usize, Error>(pages);
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    slot.put(build(version, &slot.settings, Vec::new()), &Observe::default());
-                }
-            });
-            let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();
-            is_over.store(true, Ordering::Relaxed);
-            assert!(
-                outcomes.iter().all(|pages| matches!(pages, Ok(3))),
-                "the gateway's own tools, with five tools per page"
-            );
-        });
-    }
+    fn queue_missed_updates(&self, _client: &Client) {}
 }

@@ -18,9 +18,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
-use goblin_catalog::listing::List;
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
@@ -38,6 +36,7 @@ use crate::client::sessions::{SessionPermit, Sessions};
 use crate::dispatcher::recorder::{CallRecord, CallRecorder};
 use crate::dispatcher::suspended::SuspendedCalls;
 use crate::router::Router;
+use crate::router::lists::requested_list;
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -113,7 +112,7 @@ impl Dispatcher {
         let text = request.raw.as_str();
         let requested = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&requested);
-        let versions = *self.router.catalogs.watch_of(profile).borrow();
+        let versions = self.router.catalogs.profile_versions(profile);
         let client_info = [request.params.capabilities, request.params.client_info];
         check_client_info(&self.router.observe, client_info.into_iter().flatten())?;
         let introduction = Introduction::read(text, &request.params);
@@ -126,7 +125,7 @@ impl Dispatcher {
 
     fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
-        let prefix = json::quote(self.router.catalogs.catalog_of(profile).meta.prefix());
+        let prefix = json::quote(self.router.catalogs.profile_catalog(profile).meta.prefix());
         format!(
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
@@ -146,7 +145,7 @@ impl Dispatcher {
 
     /// Returns the member with the instructions for the model. It is empty if there are none.
     fn instructions(&self, profile: Option<&ProfileName>) -> String {
-        let catalog = self.router.catalogs.catalog_of(profile);
+        let catalog = self.router.catalogs.profile_catalog(profile);
         catalog.instructions.as_deref().map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default()
     }
 
@@ -163,17 +162,14 @@ impl Dispatcher {
 
     /// Answers a request that needs no backend. Returns `None` for the others.
     fn answer_at_once(&self, session: &Client, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
-        let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
         let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
         match &request.method {
             Method::Ping => done(),
-            Method::ToolsList => {
-                let page = self.page(caller, request, List::Tools);
-                Some(page.map(|page| goblin_wire::reply(&request.id, self.with_revealed(session, caller, page))))
+            Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::TemplatesList => {
+                let list = requested_list(&request.method)?;
+                let is_ready = self.router.is_list_ready(caller, request);
+                is_ready.then(|| self.router.list(Some(session), caller, request, list))
             }
-            Method::PromptsList => list(List::Prompts),
-            Method::ResourcesList => list(List::Resources),
-            Method::TemplatesList => list(List::Templates),
             Method::SetLevel => match read_level(request) {
                 Ok(level) => {
                     self.sessions.set_level(session, level);
@@ -199,26 +195,6 @@ impl Dispatcher {
         }
     }
 
-    /// Returns one page of a list as the result of `request`.
-    pub(crate) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
-        let text = request.raw.as_str();
-        let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
-            Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
-            None => None,
-        };
-        self.router.catalogs.page(caller, list, cursor.as_deref())
-    }
-
-    /// Adds to a page of tools those that a meta tool described to this client.
-    fn with_revealed(&self, session: &Client, caller: &Caller, page: Bytes) -> Bytes {
-        let revealed = session.revealed();
-        if revealed.is_empty() {
-            return page;
-        }
-        let catalog = self.router.catalogs.catalog_of(caller.profile.as_ref());
-        catalog.view(caller.dialect).with_revealed(page, &revealed)
-    }
-
     /// Returns an error if the memory limit is reached and the gateway accepts no new work.
     pub(crate) fn check_memory(&self) -> Result<(), Error> {
         self.router.observe.memory.check().map_err(|full| {
@@ -232,13 +208,16 @@ impl Dispatcher {
             return Begun::Ready(self.router.error(&request, &caller, &error));
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
-        let record = self.open_record(&mut request);
+        let list = requested_list(&request.method);
+        let record = if list.is_none() { self.open_record(&mut request) } else { None };
         let token = request.params.known_meta.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(session), request, token));
         let open = OpenCall::Call(Arc::clone(&call));
         let guard = match session.calls.admit(Some(&call.request.id), open, self.policies.max_in_flight) {
             Ok(guard) => guard,
+            // A list needs no backend. The client gets the one that is known.
+            Err(_) if list.is_some() => return Begun::Ready(self.known_list(&call)),
             Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
         };
         let session = Arc::clone(session);
@@ -246,6 +225,16 @@ impl Dispatcher {
             session.touch();
             drop(guard);
         }))
+    }
+
+    /// Answers a list request from the lists that are known.
+    fn known_list(&self, call: &Call) -> Reply {
+        let Call { caller, request, client, .. } = call;
+        let list = requested_list(&request.method).ok_or_else(|| Error::MethodNotFound(request.method.to_string()));
+        match list.and_then(|list| self.router.list(Some(client), caller, request, list)) {
+            Ok(answer) => answer.into(),
+            Err(error) => self.router.error(request, caller, &error),
+        }
     }
 
     /// Opens the record of a call. Returns `None` if audit and tracing are disabled.

@@ -44,11 +44,9 @@ struct MetaCall<'a> {
 impl Router {
     /// Returns the result of a call of one of the gateway's own tools. Returns `None` if `name` is not one of them.
     pub(crate) async fn meta_result(&self, call: &Arc<Call>, name: &str) -> Option<String> {
-        let tool = self.catalogs.catalog_of(call.caller.profile.as_ref()).meta.find(name)?.tool;
-        if tool == MetaTool::DescribeResource {
-            self.await_resource(call).await;
-        }
-        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
+        let tool = self.catalogs.catalog_of(&call.caller).meta.find(name)?.tool;
+        self.prepare_for(tool, call).await;
+        let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         let (call, name) = (Arc::clone(call), name.to_owned());
         let result = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
@@ -58,14 +56,23 @@ impl Router {
         result.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
     }
 
-    /// Waits for lists that are being fetched if they may contain the requested resource (D13).
-    async fn await_resource(&self, call: &Call) {
+    /// Brings the lists up to date that a meta tool reads: those that may have the entry it names, or all.
+    async fn prepare_for(&self, tool: MetaTool, call: &Arc<Call>) {
         let text = call.request.raw.as_str();
-        let uri = call.request.params.arguments.and_then(|arguments| json::member(text, arguments, "uri"));
-        if let Some(uri) = uri.and_then(|at| json::string(text, at)) {
-            // The caller looks the resource up again, so the result of this lookup does not matter.
-            let _ = self.look_up(|view| find_resource(view, &uri), &call.caller).await;
-        }
+        let key = match tool {
+            MetaTool::DescribeResource => "uri",
+            MetaTool::DescribeTool | MetaTool::DescribePrompt | MetaTool::CallTool => "name",
+            _ => return self.prepare_lists(call).await,
+        };
+        let named = call.request.params.arguments.and_then(|arguments| json::member(text, arguments, key));
+        let Some(named) = named.and_then(|at| json::string(text, at)) else { return };
+        let find = |view: View<'_>| match tool {
+            MetaTool::DescribeResource => find_resource(view, &named).map(drop),
+            MetaTool::DescribePrompt => view.prompt(&named).map(drop),
+            _ => view.tool(&named).map(drop),
+        };
+        // The tool looks the entry up again, so the result of this lookup does not matter.
+        let _ = self.look_up(find, call).await;
     }
 
     /// Returns the call that a call of `call_tool` names. The gateway then handles that call in its place. Returns
@@ -73,7 +80,7 @@ impl Router {
     pub(crate) fn unwrap_call(&self, caller: &Caller, request: &Request) -> Option<Request> {
         let name_at = request.params.name.filter(|_| request.method == Method::ToolsCall)?;
         let name = json::string(request.raw.as_str(), name_at)?;
-        let catalog = self.catalogs.catalog_of(caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(caller);
         if catalog.meta.is_call(&name) { unwrap(catalog.view(caller.dialect), request, name_at) } else { None }
     }
 }

@@ -10,6 +10,7 @@
 mod arguments;
 pub(crate) mod inputs;
 pub(crate) mod introspection;
+pub(crate) mod lists;
 mod rounds;
 pub(crate) mod state;
 pub(crate) mod subscribe;
@@ -35,6 +36,7 @@ use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
 use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
+use crate::router::lists::requested_list;
 use crate::router::state::RequestStateCipher;
 use crate::router::tasks::{TaskOutcome, declares_tasks};
 use crate::upstream::call::outcome_label;
@@ -147,7 +149,7 @@ impl Router {
     /// Returns the server of a call according to the current catalog. Returns `None` if the catalog has no route for
     /// it.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
-        let catalog = self.catalogs.catalog_of(call.caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(&call.caller);
         let (view, request) = (catalog.view(call.caller.dialect), &call.request);
         let source = match request.method {
             Method::Subscribe | Method::Unsubscribe => {
@@ -168,9 +170,13 @@ impl Router {
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
                 return Box::pin(self.task_request(call)).await;
             }
+            Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::TemplatesList => {
+                let list = requested_list(&request.method).expect("these methods request lists");
+                return Ok(Box::pin(self.answer_list(call, list)).await?.into());
+            }
             _ => {}
         }
-        let found = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
+        let found = self.look_up(|view| resolve(view, &self.policies, request), call).await;
         let (catalog, mut route) = match found {
             Err(Error::ToolNotFound { name, candidates }) => {
                 let meta = Box::pin(self.meta_result(call, &name)).await;
@@ -232,15 +238,16 @@ impl Router {
         goblin_wire::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
 
-    /// Looks something up in the catalog. If a resource is not found while lists are being fetched, waits and repeats
+    /// Looks something up in the catalog. If it is not found, brings the lists up to date that may have it, and repeats
     /// the lookup.
     pub async fn look_up<T>(
         &self,
         find: impl Fn(View<'_>) -> Result<T, Error>,
-        caller: &Caller,
+        call: &Arc<Call>,
     ) -> Result<(Arc<Catalog>, T), Error> {
+        let caller = &call.caller;
         let find_now = || {
-            let catalog = Arc::clone(&self.catalogs.catalog_of(caller.profile.as_ref()));
+            let catalog = Arc::clone(&self.catalogs.catalog_of(caller));
             let found = find(catalog.view(caller.dialect))?;
             Ok((catalog, found))
         };
@@ -249,7 +256,16 @@ impl Router {
                 self.observe.limit_hit(Limit::MatchSteps);
                 Err(error)
             }
-            Err(Error::ResourceNotFound { .. }) => {
+            Err(error @ (Error::ToolNotFound { .. } | Error::PromptNotFound { .. })) => {
+                let is_own = |name: &str| self.catalogs.catalog_of(caller).meta.find(name).is_some();
+                if matches!(&error, Error::ToolNotFound { name, .. } if is_own(name)) {
+                    return Err(error);
+                }
+                Box::pin(self.refresh_missing(call, &error)).await;
+                find_now()
+            }
+            Err(error @ Error::ResourceNotFound { .. }) => {
+                Box::pin(self.refresh_missing(call, &error)).await;
                 if self.is_refreshing() {
                     Box::pin(self.wait_for_refresh(|| !matches!(find_now(), Err(Error::ResourceNotFound { .. }))))
                         .await;

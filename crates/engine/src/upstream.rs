@@ -24,8 +24,10 @@ pub(crate) mod listen;
 pub(crate) mod listen_message;
 pub(crate) mod lister;
 pub(crate) mod listing_view;
+pub(crate) mod lists;
 pub(crate) mod open_requests;
 pub(crate) mod problem;
+pub(crate) mod refresh;
 pub(crate) mod request_meta;
 pub(crate) mod server_request;
 pub(crate) mod sse;
@@ -35,9 +37,9 @@ pub(crate) mod supervisor;
 pub(crate) mod tasks;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use goblin_catalog::Upstream;
 use goblin_catalog::known_uris::KnownUris;
@@ -49,21 +51,24 @@ use goblin_wire::json::{Span, Splice};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Dialect, Error, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::client::call::Call;
-use crate::client::caller::SessionId;
+use crate::client::caller::{Caller, SessionId};
 use crate::client::subscriptions::Subscription;
 use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::fetch::SkippedTool;
 use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::LinkError;
-use crate::upstream::links::{LinkSlot, LinkTable};
-use crate::upstream::listing_view::ListingView;
+use crate::upstream::links::{LinkSlot, LinkTable, ListenerGuard};
+use crate::upstream::lists::LinkLists;
 use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 
-/// The shared handle of one backend. Only its lister writes the listing.
+/// The longest wait of a subscription for the first lists of the client's own link.
+const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The shared handle of one backend.
 pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
@@ -73,13 +78,7 @@ pub struct Backend {
     pub shared: Arc<LinkSlot>,
     /// The other links. `None` in tests without a supervisor.
     links: Option<Arc<LinkTable>>,
-    listing: ArcSwap<Listing>,
     context: ManagerContext,
-    defects: Mutex<ListDefects>,
-    /// Whether the lister is fetching lists.
-    refreshing: AtomicBool,
-    /// Becomes `true` when the first listing is complete or the first attempt has failed.
-    settled: watch::Sender<bool>,
     slots: Semaphore,
     max_calls: usize,
     known_uris: Arc<Mutex<KnownUris>>,
@@ -149,20 +148,11 @@ pub struct BackendResponse {
     pub dialect: Dialect,
 }
 
-/// The defects of the lists in the last fetch.
-#[derive(Default)]
-struct ListDefects {
-    /// The lists that failed, each with the reason.
-    failed: Vec<(List, String)>,
-    /// The tools that cannot be called over this link because of their definition.
-    skipped_tools: Vec<SkippedTool>,
-}
-
 impl Backend {
     pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, events: BackendEvents) -> Backend {
         let context = ManagerContext {
             events: Arc::new(events),
-            offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
+            lists: Arc::new(LinkLists::new(Arc::clone(&config))),
             config,
             max_upstream: policies.subscriptions.upstream,
         };
@@ -174,20 +164,28 @@ impl Backend {
             meter: Arc::default(),
             shared: Arc::new(LinkSlot::shared(Arc::new(SubscriptionManager::new(context.clone())))),
             links: None,
-            listing: ArcSwap::default(),
             known_uris: Arc::new(Mutex::new(KnownUris::new(&context.events.observe().memory))),
             context,
-            defects: Mutex::default(),
-            refreshing: AtomicBool::new(true),
-            settled: watch::Sender::new(false),
             slots: Semaphore::new(max_calls),
             max_calls,
             successor: ArcSwapOption::empty(),
         }
     }
 
+    /// Returns the listing of the shared link.
     pub fn listing(&self) -> Arc<Listing> {
-        self.listing.load_full()
+        self.lists().listing()
+    }
+
+    /// Returns the lists of the shared link.
+    pub(crate) fn lists(&self) -> &Arc<LinkLists> {
+        &self.context.lists
+    }
+
+    /// Returns the lists that a client sees: those of its own link if it has them, otherwise those of the shared link.
+    pub(crate) fn lists_of(&self, caller: &Caller) -> Arc<LinkLists> {
+        let own = self.client_links().and_then(|links| links.lists_of(caller));
+        own.unwrap_or_else(|| Arc::clone(self.lists()))
     }
 
     /// Returns the transport of the current link. Returns `None` if the backend is not connected.
@@ -204,6 +202,34 @@ impl Backend {
         self.shared.first_attempt().await
     }
 
+    /// Reports whether each client has a link of its own.
+    pub(crate) fn is_per_client(&self) -> bool {
+        self.client_links().is_some()
+    }
+
+    /// Returns the last listing of the client's own link.
+    pub(crate) fn own_listing(&self, caller: &Caller) -> Option<Arc<Listing>> {
+        self.client_links()?.lists_of(caller).map(|lists| lists.listing())
+    }
+
+    /// Reports whether the client's own link is connected.
+    pub(crate) fn has_own_link(&self, caller: &Caller) -> bool {
+        self.client_links().is_some_and(|links| links.link_of(caller).is_some())
+    }
+
+    /// Connects the client's own link in the background and returns its lists. Returns `None` if clients share a link,
+    /// or if the limit of clients is reached.
+    pub(crate) fn connect_own(&self, call: &Call) -> Option<Arc<LinkLists>> {
+        let slot = self.client_links()?.slot_of(call).ok()?;
+        slot.request();
+        Some(Arc::clone(slot.lists()))
+    }
+
+    /// Keeps the client's own link connected until the guard is dropped, although no call uses it.
+    pub(crate) fn hold_own(&self, call: &Call) -> Option<ListenerGuard> {
+        Some(self.client_links()?.slot_of(call).ok()?.hold())
+    }
+
     /// Returns the links of single clients. Returns `None` if clients share one link.
     fn client_links(&self) -> Option<&Arc<LinkTable>> {
         self.links.as_ref().filter(|links| links.is_per_client())
@@ -211,37 +237,31 @@ impl Backend {
 
     /// Returns the lists that failed in the last fetch, each with the reason.
     pub(crate) fn failed_lists(&self) -> Vec<(List, String)> {
-        self.defects.lock().failed.clone()
+        self.lists().failed()
     }
 
     /// Returns the tools that are not offered because of their definition.
     pub fn skipped_tools(&self) -> Vec<SkippedTool> {
-        self.defects.lock().skipped_tools.clone()
+        self.lists().skipped_tools()
     }
 
-    fn set_skipped_tools(&self, tools: Vec<SkippedTool>) {
-        self.defects.lock().skipped_tools = tools;
-    }
-
-    fn set_failed(&self, list: List, reason: Option<String>) {
-        let failed = &mut self.defects.lock().failed;
-        failed.retain(|(other, _)| *other != list);
-        failed.extend(reason.map(|reason| (list, reason)));
+    /// Reports whether the lists change with every fetch.
+    pub(crate) fn has_unstable_lists(&self) -> bool {
+        self.lists().is_unstable()
     }
 
     /// Waits until the first listing is complete or the first attempt has failed.
     pub async fn settled(&self) {
-        // `self` owns the sender, so the channel cannot close during the wait.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+        self.lists().settled().await;
     }
 
     pub(crate) fn has_settled(&self) -> bool {
-        *self.settled.borrow()
+        self.lists().has_settled()
     }
 
     /// Reports whether lists are being fetched or are marked for a fetch.
     pub(crate) fn is_refreshing(&self) -> bool {
-        self.refreshing.load(Ordering::Acquire) || self.events.has_changes()
+        self.lists().is_refreshing()
     }
 
     /// Returns the manager that keeps the subscriptions of the calling client. If clients have their own links,
@@ -252,6 +272,8 @@ impl Backend {
         let slot = links.slot_of(call)?;
         match slot.next_link(None).await {
             Ok(_) | Err(Error::BackendUnavailable { .. }) if slot.state() != BackendState::Stopped => {
+                // A pattern covers the listed resources, so wait for the first lists.
+                let _ = tokio::time::timeout(FIRST_LISTS_TIMEOUT, slot.lists().settled()).await;
                 Ok(Arc::clone(&slot.subscriptions))
             }
             Ok(_) | Err(Error::BackendUnavailable { .. }) => Err(self.shared.unavailable()),
@@ -288,21 +310,6 @@ impl Backend {
         std::iter::once(Arc::clone(&self.shared.subscriptions)).chain(clients)
     }
 
-    /// Publishes a new listing, and through `context.offered` the view of it that the managers use.
-    fn set_listing(&self, listing: Listing) {
-        let listing = Arc::new(listing);
-        self.context.offered.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::clone(&listing))));
-        self.listing.store(listing);
-    }
-
-    /// Prepares for a new link, which fetches all lists.
-    fn prepare_lists(&self) {
-        self.managers().for_each(|manager| manager.discard_checks());
-        self.refreshing.store(true, Ordering::Release);
-        // The first fetch covers all lists, so marks from before are obsolete.
-        self.events.take_changes();
-    }
-
     /// Removes and returns all subscriptions, for the backend that replaces this one.
     pub fn hand_over(&self) -> Vec<SubscriptionHandover> {
         let clients = self.client_links().map(|links| links.hand_over()).unwrap_or_default();
@@ -315,7 +322,7 @@ impl Backend {
     pub(crate) fn take_over(&self, handovers: Vec<SubscriptionHandover>) {
         if !handovers.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
-            self.events.mark(&[List::Resources]);
+            self.lists().mark(&[List::Resources]);
         }
         for SubscriptionHandover { client, subscriptions } in handovers {
             match (self.client_links(), client) {
@@ -392,7 +399,9 @@ impl Backend {
             LinkError::SessionLost => {
                 Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
             }
-            LinkError::Protocol(reason) | LinkError::Rejected { error: reason, .. } => {
+            LinkError::Protocol(reason)
+            | LinkError::Busy { reason, .. }
+            | LinkError::Rejected { error: reason, .. } => {
                 Error::BackendProtocol { server, reason: public(&reason) }
             }
         }

@@ -17,6 +17,11 @@ pub struct ListenFilter {
 }
 
 impl ListenFilter {
+    /// Reports whether the filter has a list.
+    pub fn has_lists(&self) -> bool {
+        self.tools || self.prompts || self.resources
+    }
+
     /// Reads the `notifications` member of a request or an acknowledgement. Absent members mean no subscription.
     pub fn read(text: &str, span: Span) -> ListenFilter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");

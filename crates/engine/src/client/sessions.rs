@@ -291,6 +291,12 @@ impl Sessions {
         self.len() == 0
     }
 
+    /// Returns a function that reports whether a client is connected: a session is open, or a place is reserved.
+    pub(crate) fn presence(&self) -> Arc<dyn Fn() -> bool + Send + Sync> {
+        let (room, max) = (Arc::clone(&self.room), self.max);
+        Arc::new(move || room.available_permits() < max)
+    }
+
     /// Returns the number of resource updates that no stream has taken yet.
     pub fn updates_waiting(&self) -> usize {
         self.table.read().open.values().map(|entry| entry.client.updates.len()).sum()

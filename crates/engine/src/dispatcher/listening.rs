@@ -27,6 +27,7 @@ use crate::dispatcher::Dispatcher;
 use crate::dispatcher::stateless::StatelessClient;
 use crate::router::Router;
 use crate::router::tasks::check_declared;
+use crate::upstream::links::ListenerGuard;
 
 /// The number of subscribe requests that are sent at once for one stream.
 const MAX_CONCURRENT_SUBSCRIBES: usize = 16;
@@ -40,8 +41,12 @@ pub struct ListenSubscription {
     accepted: ListenFilter,
     /// Receives the rejected URIs when all backends have answered. The acknowledgement closes it.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
+    /// The sender of the request, whose lists the stream watches.
+    pub caller: Caller,
     /// The place among the sessions. `None` on a pipe, which limits its streams itself.
     _place: Option<SessionPermit>,
+    /// Keeps the links that belong to the client alone.
+    _links: Vec<ListenerGuard>,
     _presence: Presence,
 }
 
@@ -74,7 +79,7 @@ impl ListenSubscription {
         };
         let introduction =
             Introduction { client_capabilities: Arc::clone(&caller.client_capabilities), ..Introduction::default() };
-        let versions = *dispatcher.router.catalogs.watch_of(caller.profile.as_ref()).borrow();
+        let versions = *dispatcher.router.catalogs.watch_of(&caller).borrow();
         let session = dispatcher.sessions.new_id();
         let client = Client::new(caller.dialect, introduction, versions, Replay::new(0));
         let client = Arc::new(client.with_session(session, caller.profile.clone()));
@@ -93,6 +98,7 @@ impl ListenSubscription {
         let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
         let accepted = ListenFilter { uris: known, tasks, ..wanted };
         watch_tasks(dispatcher, &call, &client, &accepted);
+        let links = if accepted.has_lists() { dispatcher.router.hold_own_links(&call) } else { Vec::new() };
         let settled = subscribe_all(dispatcher, &call, Arc::clone(&client), &accepted);
         Ok(ListenSubscription {
             _presence: dispatcher.sessions.open_listen_stream(&client),
@@ -101,6 +107,8 @@ impl ListenSubscription {
             id: request.id.detached(),
             accepted,
             settled,
+            caller: call.caller.clone(),
+            _links: links,
             _place: place,
         })
     }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_catalog::listing::List;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::{self, Span};
@@ -17,6 +16,7 @@ use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal}
 use crate::client::pending::OnDrop;
 use crate::dispatcher::listening::ListenSubscription;
 use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, parse_level};
+use crate::router::lists::requested_list;
 use crate::router::state::RequestState;
 
 /// The client of a request without a session.
@@ -29,6 +29,17 @@ pub enum StatelessClient {
 }
 
 impl StatelessClient {
+    /// Returns the client of a request. Over HTTP, each request has a client of its own.
+    fn client(&self, caller: &Caller) -> Arc<Client> {
+        match self {
+            StatelessClient::Stdio(client) => Arc::clone(client),
+            StatelessClient::Http(_) => {
+                let client_capabilities = Arc::clone(&caller.client_capabilities);
+                Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
+            }
+        }
+    }
+
     fn profile(&self) -> Option<&ProfileName> {
         match self {
             StatelessClient::Http(profile) => profile.as_ref(),
@@ -42,13 +53,12 @@ impl Dispatcher {
     pub fn begin_stateless(self: &Arc<Dispatcher>, sender: &StatelessClient, request: Request) -> Result<Begun, Error> {
         // Only known methods read the caller, so that an unknown method is reported before an invalid caller.
         let ready = |result: Bytes| Ok(Begun::Ready(goblin_wire::reply(&request.id, result).into()));
-        let list = |list| ready(self.page(&self.caller(sender, &request)?, &request, list)?);
         match &request.method {
             Method::Discover => ready(self.discover_result(&self.caller(sender, &request)?).into()),
-            Method::ToolsList => list(List::Tools),
-            Method::PromptsList => list(List::Prompts),
-            Method::ResourcesList => list(List::Resources),
-            Method::TemplatesList => list(List::Templates),
+            Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::TemplatesList => {
+                let caller = self.caller(sender, &request)?;
+                self.begin_stateless_list(sender, caller, request)
+            }
             Method::ToolsCall
             | Method::PromptsGet
             | Method::ResourcesRead
@@ -61,6 +71,21 @@ impl Dispatcher {
                 self.begin_stateless_call(sender, caller, request)
             }
             other => Err(Error::MethodNotFound(other.to_string())),
+        }
+    }
+
+    /// Answers a list request, or begins it as a call if it has to wait.
+    fn begin_stateless_list(
+        &self,
+        sender: &StatelessClient,
+        caller: Caller,
+        request: Request,
+    ) -> Result<Begun, Error> {
+        match requested_list(&request.method) {
+            Some(list) if self.router.is_list_ready(&caller, &request) => {
+                Ok(Begun::Ready(self.router.list(None, &caller, &request, list)?.into()))
+            }
+            _ => self.begin_stateless_call(sender, caller, request),
         }
     }
 
@@ -112,15 +137,10 @@ impl Dispatcher {
             return self.resume(id, &request, token);
         }
         self.check_memory()?;
-        let client = match sender {
-            StatelessClient::Stdio(client) => Arc::clone(client),
-            StatelessClient::Http(_) => {
-                let client_capabilities = Arc::clone(&caller.client_capabilities);
-                Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
-            }
-        };
+        let client = sender.client(&caller);
         let level = caller.level;
-        let record = self.open_record(&mut request);
+        let is_list = requested_list(&request.method).is_some();
+        let record = if is_list { None } else { self.open_record(&mut request) };
         let call = Arc::new(Call::new(caller, client, request, token));
         let guard = self.sessions.admit_stateless(&call)?;
         if level.is_some() {

@@ -280,7 +280,7 @@ impl HttpFront {
 
     /// Returns the list changes that the clients of this front see.
     pub(crate) fn changes(&self) -> ListChanges {
-        ListChanges::new(self.dispatcher.router.catalogs.watch_of(self.profile.as_ref()))
+        ListChanges::new(&self.dispatcher.router.catalogs, self.profile.as_ref())
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {

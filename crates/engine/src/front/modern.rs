@@ -35,7 +35,8 @@ impl HttpFront {
             }
             return Ok(match self.dispatcher.listen(&sender, &request) {
                 Ok(listening) => {
-                    body::events(into_events(ListenStream::new(self.changes(), listening, self.stop.clone())))
+                    let catalogs = &self.dispatcher.router.catalogs;
+                    body::events(into_events(ListenStream::new(catalogs, listening, self.stop.clone())))
                 }
                 Err(error) => error_response(&request.id, &error, accepted),
             });
@@ -55,7 +56,7 @@ impl HttpFront {
         let text = request.raw.as_str();
         let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
         let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
-        let catalog = self.dispatcher.router.catalogs.catalog_of(self.profile.as_ref());
+        let catalog = self.dispatcher.router.catalogs.profile_catalog(self.profile.as_ref());
         let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
         let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
         mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)

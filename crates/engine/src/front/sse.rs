@@ -257,7 +257,7 @@ mod tests {
         let stream = ClientStream {
             greeting: None,
             initialized: client.initialized.subscribe(),
-            changes: ListChanges::new(dispatcher.router.catalogs.watch()),
+            changes: ListChanges::new(&dispatcher.router.catalogs, None),
             stop: stop.subscribe(),
             entry: Arc::<SseClients>::default().insert(Arc::clone(&client)),
         };

@@ -204,7 +204,8 @@ impl StdioClient {
                 true
             }
             Ok(MessageOutcome::Listening(listening, guard)) => {
-                let stream = ListenStream::new(self.changes(), listening, self.front.stop.clone());
+                let catalogs = &self.front.dispatcher.router.catalogs;
+                let stream = ListenStream::new(catalogs, listening, self.front.stop.clone());
                 self.calls.spawn(worker::watched(send_notifications(stream, guard, self.output.clone())));
                 true
             }
@@ -213,7 +214,7 @@ impl StdioClient {
     }
 
     fn changes(&self) -> ListChanges {
-        ListChanges::new(self.front.dispatcher.router.catalogs.watch_of(self.front.profile.as_ref()))
+        ListChanges::new(&self.front.dispatcher.router.catalogs, self.front.profile.as_ref())
     }
 
     async fn send(&self, answer: Pieces) -> bool {
@@ -320,7 +321,7 @@ mod tests {
         };
         let stop = watch::Sender::new(false);
         let stream =
-            ListenStream::new(ListChanges::new(dispatcher.router.catalogs.watch()), listening, stop.subscribe());
+            ListenStream::new(&dispatcher.router.catalogs, listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
         let sending = tokio::spawn(send_notifications(stream, guard, output));
         while read.is_empty() {

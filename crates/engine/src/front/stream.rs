@@ -14,11 +14,14 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
+use goblin_config::exposure::ProfileName;
 use goblin_wire::json::Pieces;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
+use crate::catalog_store::CatalogStore;
 use crate::client::call::CallEvent;
+use crate::client::caller::Caller;
 use crate::client::pending::PendingCall;
 use crate::client::replay::{ReplayRead, ReplayReader};
 use crate::client::sessions::Presence;
@@ -116,16 +119,48 @@ impl EventSource for CallEvents {
 
 /// The list changes for one client. It reports them at most once per [`NOTIFY_INTERVAL`].
 pub(crate) struct ListChanges {
+    catalogs: Arc<CatalogStore>,
+    /// The sender of the request for a notification stream. `None` if the client's session has the lists.
+    caller: Option<Caller>,
     versions: watch::Receiver<ListVersions>,
     /// The time before which no change is reported.
     quiet_until: Option<Instant>,
 }
 
 impl ListChanges {
-    pub(crate) fn new(mut versions: watch::Receiver<ListVersions>) -> ListChanges {
+    /// Creates the changes for a session of a profile.
+    pub(crate) fn new(catalogs: &Arc<CatalogStore>, profile: Option<&ProfileName>) -> ListChanges {
+        ListChanges::with_versions(catalogs, None, catalogs.watch_profile(profile))
+    }
+
+    /// Creates the changes for a notification stream.
+    pub(crate) fn of_stream(catalogs: &Arc<CatalogStore>, caller: &Caller) -> ListChanges {
+        ListChanges::with_versions(catalogs, Some(caller.clone()), catalogs.watch_of(caller))
+    }
+
+    fn with_versions(
+        catalogs: &Arc<CatalogStore>,
+        caller: Option<Caller>,
+        mut versions: watch::Receiver<ListVersions>,
+    ) -> ListChanges {
         // Changes from before this call are due at once.
         versions.mark_changed();
-        ListChanges { versions, quiet_until: None }
+        ListChanges { catalogs: Arc::clone(catalogs), caller, versions, quiet_until: None }
+    }
+
+    /// Watches the client's own catalog as soon as the client has one.
+    fn follow(&mut self, client: &Client) {
+        if !self.catalogs.has_client_links() {
+            return;
+        }
+        let versions = match &self.caller {
+            Some(caller) => self.catalogs.watch_of(caller),
+            None => self.catalogs.watch_of(&client.caller()),
+        };
+        if !versions.same_channel(&self.versions) {
+            self.versions = versions;
+            self.versions.mark_changed();
+        }
     }
 
     /// Waits for due notifications. Returns `None` if the gateway publishes no more changes.
@@ -135,6 +170,7 @@ impl ListChanges {
                 tokio::time::sleep_until(until).await;
                 self.quiet_until = None;
             }
+            self.follow(client);
             self.versions.changed().await.ok()?;
             let now = *self.versions.borrow_and_update();
             let due = client.take_due(now);
@@ -269,10 +305,11 @@ enum ListenPhase {
 
 impl ListenStream {
     pub(crate) fn new(
-        changes: ListChanges,
+        catalogs: &Arc<CatalogStore>,
         listening: ListenSubscription,
         stop: watch::Receiver<bool>,
     ) -> ListenStream {
+        let changes = ListChanges::of_stream(catalogs, &listening.caller);
         ListenStream { listening, changes, stop, phase: ListenPhase::Starting }
     }
 
@@ -352,7 +389,7 @@ mod tests {
         );
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
-            let changes = ListChanges::new(dispatcher.router.catalogs.watch());
+            let changes = ListChanges::new(&dispatcher.router.catalogs, None);
             SessionStream::new(hold, reader, None, changes, stop.subscribe())
         };
         let ((first, _), (second, _)) = (session.replay.take_session(), session.replay.take_session());

@@ -38,7 +38,7 @@ impl Router {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(request)?;
-        let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
+        let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), call).await?;
         let backend = &catalog.source(found.source).backend;
         if call.caller.session.is_none() {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
@@ -102,7 +102,7 @@ impl Router {
     /// Reports whether the catalog has a backend that can notify of changes of this URI.
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
         let Ok(SubscribeOptions { pattern, .. }) = SubscribeOptions::read(&call.request) else { return false };
-        let catalog = self.catalogs.catalog_of(call.caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(&call.caller);
         let found = find(catalog.view(call.caller.dialect), uri, pattern);
         found.is_ok_and(|found| catalog.source(found.source).backend.can_notify())
     }
@@ -111,7 +111,7 @@ impl Router {
     pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
         let subscribing = async {
             let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(&call.request)?;
-            let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
+            let (catalog, found) = self.look_up(|view| find(view, uri, pattern), call).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
                 self.register(call, client, backend, found, SubscriptionOptions::new(delivery, selection)).await?;
@@ -179,7 +179,7 @@ impl Router {
 
     /// Ends a pattern subscription with a URI that has another exposed form by now.
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
+        let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         [PatternKind::Template, PatternKind::Glob].into_iter().find_map(|kind| {
             let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
@@ -190,7 +190,7 @@ impl Router {
 
     /// Ends the subscription to a URI that the catalog currently offers.
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
+        let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
         let manager = backend.existing_manager(call.caller.session)?;

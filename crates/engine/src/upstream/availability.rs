@@ -69,12 +69,17 @@ pub fn defects(backend: &Backend) -> Vec<String> {
     let skipped = backend.skipped_tools().into_iter();
     let skipped =
         skipped.map(|skipped| format!("tool {} is skipped: {}", clean(&skipped.tool), clean(&skipped.reason)));
+    let unstable = backend.has_unstable_lists().then(|| {
+        "its lists change with every fetch, so they are fetched less often (let the server list in a fixed order, and \
+         declare listChanged)"
+            .to_owned()
+    });
     let successor = backend.successor.load();
     let replacement = successor.as_ref().map(|successor| match successor.state() {
         BackendState::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
         _ => "its new configuration is not in force yet".to_owned(),
     });
-    failed.chain(skipped).chain(replacement).collect()
+    failed.chain(skipped).chain(unstable).chain(replacement).collect()
 }
 
 #[cfg(test)]

@@ -47,8 +47,19 @@ impl Backend {
         timeouts: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, timeouts).await;
+        if call.request.method == Method::ToolsCall {
+            self.note_call(call);
+        }
         self.meter.count_outcome(MethodLabel::from(&call.request.method), outcome_label(&ended));
         ended
+    }
+
+    /// Records the end of a tool call, which may have changed the lists.
+    fn note_call(&self, call: &Call) {
+        match self.client_links() {
+            None => self.lists().note_call(),
+            Some(_) => self.lists_of(&call.caller).note_call(),
+        }
     }
 
     async fn call_uncounted(
@@ -89,15 +100,14 @@ impl Backend {
         timeouts: CallTimeouts,
         rejected: BackendResponse,
     ) -> Result<BackendResponse, CallEnd> {
-        self.events.mark(&[List::Tools]);
-        let mut settled = self.settled.subscribe();
-        let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
+        let lists = self.lists_of(&call.caller);
+        lists.mark(&[List::Tools]);
         tokio::select! {
             // After a timeout, retry with the tool list known so far.
-            _ = tokio::time::timeout(REFRESH_TIMEOUT, refreshed) => {}
+            _ = tokio::time::timeout(REFRESH_TIMEOUT, lists.refreshed()) => {}
             end = call.ended() => return Err(self.abort_outcome(end, call).1),
         }
-        let listing = self.listing();
+        let listing = lists.listing();
         let tool = listing
             .get(List::Tools)
             .iter()
@@ -247,7 +257,10 @@ impl Backend {
         match error {
             LinkError::SessionLost => true,
             LinkError::Closed { sent, .. } => !sent && self.client_links().is_some(),
-            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Rejected { .. } => false,
+            LinkError::Overloaded
+            | LinkError::Protocol(_)
+            | LinkError::Busy { .. }
+            | LinkError::Rejected { .. } => false,
         }
     }
 }

@@ -1,16 +1,13 @@
 //! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
-//! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
-//! however often the backend announces it. The lister takes the set when it is ready to fetch. This module also
-//! remembers which client received which URL elicitation, to notify only that client of the end.
+//! Links call this module from their reading tasks, so no function here waits. This module remembers which client
+//! received which URL elicitation, to notify only that client of the end.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use goblin_catalog::known_uris::KnownUris;
-use goblin_catalog::listing::List;
 use goblin_catalog::resources::ResourceTable;
 use goblin_catalog::{content, uri};
 use goblin_config::ServerId;
@@ -18,7 +15,6 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice};
 use goblin_wire::{Dialect, Limit, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Notify;
 
 use crate::client::Client;
 use crate::upstream::tasks::TaskTable;
@@ -74,8 +70,6 @@ pub struct BackendEvents {
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
     elicitations: Mutex<OpenElicitations>,
-    changed: AtomicU8,
-    wakeup: Notify,
 }
 
 impl BackendEvents {
@@ -91,8 +85,6 @@ impl BackendEvents {
             uris,
             tasks,
             elicitations: Mutex::default(),
-            changed: AtomicU8::new(0),
-            wakeup: Notify::new(),
         }
     }
 
@@ -189,30 +181,6 @@ impl BackendEvents {
     fn elicitations(&self) -> MutexGuard<'_, OpenElicitations> {
         self.elicitations.lock()
     }
-
-    /// Marks lists as changed and wakes the lister.
-    pub fn mark(&self, lists: &[List]) {
-        let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
-        self.changed.fetch_or(bits, Ordering::AcqRel);
-        self.wakeup.notify_one();
-    }
-
-    pub(crate) fn has_changes(&self) -> bool {
-        self.changed.load(Ordering::Acquire) != 0
-    }
-
-    /// Waits until a list is marked. Does not clear the marks.
-    pub async fn wait_for_changes(&self) {
-        while !self.has_changes() {
-            self.wakeup.notified().await;
-        }
-    }
-
-    /// Returns the marked lists and clears their marks.
-    pub(crate) fn take_changes(&self) -> Vec<List> {
-        let bits = self.changed.swap(0, Ordering::AcqRel);
-        List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
-    }
 }
 
 #[cfg(test)]
@@ -223,18 +191,6 @@ mod tests {
 
     fn events() -> BackendEvents {
         BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::default())
-    }
-
-    #[tokio::test]
-    async fn reg3_a_burst_of_notifications_is_one_change() {
-        let events = events();
-        for _ in 0..10_000 {
-            events.mark(&[List::Tools]);
-        }
-        events.mark(&[List::Resources, List::Templates]);
-        events.wait_for_changes().await;
-        assert_eq!(events.take_changes(), [List::Tools, List::Resources, List::Templates]);
-        assert!(events.take_changes().is_empty());
     }
 
     fn elicitation(id: &str) -> Request {

@@ -4,7 +4,7 @@
 //! lists without end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use goblin_catalog::listing::{Definition, List, read_entries, weight};
@@ -35,17 +35,50 @@ pub(crate) const SHORT_LIST: usize = 1_000;
 pub(crate) struct FetchedList {
     pub entries: Vec<Definition>,
     pub reserved: Reservation,
+    /// The shortest `ttlMs` of the pages. `None` if no page has one.
+    pub ttl: Option<Duration>,
 }
 
 /// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
 pub(crate) struct FetchBudget {
     fetched: AtomicUsize,
     memory: Arc<Memory>,
+    /// Whether a list exceeded a limit.
+    is_exceeded: AtomicBool,
+    /// The longest `Retry-After` of the server, in milliseconds.
+    retry_after: AtomicU64,
 }
 
 impl FetchBudget {
     pub(crate) fn new(memory: &Arc<Memory>) -> FetchBudget {
-        FetchBudget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
+        FetchBudget {
+            fetched: AtomicUsize::new(0),
+            memory: Arc::clone(memory),
+            is_exceeded: AtomicBool::new(false),
+            retry_after: AtomicU64::new(0),
+        }
+    }
+
+    /// Records a failed list, for the time of the next fetch.
+    pub(crate) fn note_failure(&self, error: &ListingError) {
+        match error {
+            ListingError::TooLarge { .. } | ListingError::Endless(_) => self.is_exceeded.store(true, Ordering::Relaxed),
+            ListingError::Failed(LinkError::Busy { retry_after, .. }) => {
+                let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+                self.retry_after.fetch_max(millis, Ordering::Relaxed);
+            }
+            ListingError::Failed(_) => {}
+        }
+    }
+
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.is_exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time that the server demands before the next request.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        let millis = self.retry_after.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
     }
 
     /// Counts received bytes. Returns an error beyond [`MAX_LIST_BYTES`].
@@ -56,7 +89,7 @@ impl FetchBudget {
 
     /// Returns an empty list, for a list that the backend does not offer.
     pub(crate) fn empty_list(&self) -> FetchedList {
-        FetchedList { entries: Vec::new(), reserved: self.memory.hold(BufferKind::Listings, 0) }
+        FetchedList { entries: Vec::new(), reserved: self.memory.hold(BufferKind::Listings, 0), ttl: None }
     }
 }
 
@@ -64,6 +97,8 @@ impl FetchBudget {
 #[derive(Clone, Debug)]
 pub(crate) enum ListingError {
     Failed(LinkError),
+    /// The list has too many pages or entries.
+    Endless(String),
     /// The list exceeds a limit. `reason` names the cause and a remedy.
     TooLarge {
         limit: Limit,
@@ -110,7 +145,7 @@ pub(crate) async fn fetch(
     timeout: Duration,
     budget: &FetchBudget,
 ) -> Result<FetchedList, ListingError> {
-    let FetchedList { mut entries, mut reserved } = budget.empty_list();
+    let FetchedList { mut entries, mut reserved, mut ttl } = budget.empty_list();
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params =
@@ -130,21 +165,28 @@ pub(crate) async fn fetch(
             return Err(ListingError::too_many_templates());
         }
         if entries.len() > MAX_LIST_ENTRIES {
-            return Err(LinkError::Protocol(format!("it lists more than {MAX_LIST_ENTRIES} entries")).into());
+            return Err(ListingError::Endless(format!("it lists more than {MAX_LIST_ENTRIES} entries")));
         }
         let kept = weight(&entries[before..]);
         budget.add(kept.max(text.len()))?;
         reserved.grow(COPIES * kept).map_err(|full| ListingError::no_memory(full.value))?;
+        ttl = [ttl, read_ttl(text, result)].into_iter().flatten().min();
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
-            None => return Ok(FetchedList { entries: sorted(list, entries).await?, reserved }),
+            None => return Ok(FetchedList { entries: sorted(list, entries).await?, reserved, ttl }),
             same if same == cursor => {
                 return Err(LinkError::Protocol("its nextCursor repeats the cursor of the same page".to_owned()).into());
             }
             next => cursor = next,
         }
     }
-    Err(LinkError::Protocol(format!("its list has more than {MAX_PAGES} pages")).into())
+    Err(ListingError::Endless(format!("its list has more than {MAX_PAGES} pages")))
+}
+
+/// Returns the time for which a page stays fresh. A number that is not valid counts as zero.
+fn read_ttl(text: &str, result: Span) -> Option<Duration> {
+    let ttl = json::member(text, result, "ttlMs")?;
+    Some(Duration::from_millis(ttl.get(text).parse().unwrap_or_default()))
 }
 
 /// A tool that is not offered, with the reason.

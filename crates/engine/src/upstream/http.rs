@@ -38,7 +38,9 @@ use tokio::sync::watch;
 
 use crate::client::call::Call;
 use crate::upstream::http::get_stream::keep_stream_open;
-use crate::upstream::http::peer::{BACKGROUND_TIMEOUT, HttpPeer, error_body, is_session_unknown, request, response_in};
+use crate::upstream::http::peer::{
+    BACKGROUND_TIMEOUT, HttpPeer, error_body, is_session_unknown, request, response_in, retry_after, status_error,
+};
 use crate::upstream::http::resume::StreamedRequest;
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{LinkEnd, LinkError};
@@ -70,6 +72,8 @@ struct HttpLinkInner {
     stream_attempted: watch::Sender<bool>,
     /// Whether the link went into use before the attempt to open the GET stream had finished.
     is_used_early: AtomicBool,
+    /// Whether the server has refused the GET stream.
+    has_no_stream: AtomicBool,
 }
 
 impl HttpLink {
@@ -121,6 +125,11 @@ impl HttpLink {
         if tokio::time::timeout(STREAM_TIMEOUT, attempted.wait_for(|attempted| *attempted)).await.is_err() {
             self.shared.is_used_early.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Reports whether the server has a GET stream, or has not refused it yet.
+    pub(crate) fn has_stream(&self) -> bool {
+        !self.shared.has_no_stream.load(Ordering::Relaxed)
     }
 
     /// Sends a request when called and returns a future for the response. `headers` are the headers of this request
@@ -206,6 +215,7 @@ impl HttpLinkInner {
             rejection_status: OnceLock::new(),
             stream_attempted: watch::Sender::new(false),
             is_used_early: AtomicBool::new(false),
+            has_no_stream: AtomicBool::new(false),
         }
     }
 
@@ -260,7 +270,7 @@ impl HttpLinkInner {
 
     /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
     async fn read_rejection(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
-        let status = response.status();
+        let (status, retry_after) = (response.status(), retry_after(&response));
         let body = error_body(response).await;
         let answer = response_in(body.clone());
         let id_in_answer = answer.as_ref().and_then(|answer| answer.id.as_ref()).and_then(Id::as_u64);
@@ -285,7 +295,7 @@ impl HttpLinkInner {
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }
-        Err(LinkError::Protocol(BackendProblem::HttpStatus(status).to_string()))
+        Err(status_error(status, retry_after))
     }
 }
 

@@ -29,6 +29,7 @@ use crate::client::call::Call;
 use crate::client::caller::{Caller, ClientCapabilities, Level, SessionId};
 use crate::upstream::events::BackendEvents;
 use crate::upstream::files::Host;
+use crate::upstream::lists::LinkLists;
 use crate::upstream::server_request::{self, Recipient};
 use crate::upstream::subscriptions::SubscriptionManager;
 
@@ -164,6 +165,11 @@ impl InboundHandler {
         InboundHandler::new(Arc::clone(&backend.shared.subscriptions), &config, None, None)
     }
 
+    /// Returns the lists of the link.
+    pub(crate) fn lists(&self) -> &LinkLists {
+        self.subscriptions.lists()
+    }
+
     pub fn server(&self) -> &str {
         self.events.server()
     }
@@ -186,9 +192,9 @@ impl InboundHandler {
     /// Handles a notification other than progress. Calls `attribution` only for notifications that need an owner.
     pub fn on_notification(&self, notification: &Notification, attribution: impl FnOnce() -> Attribution) {
         match &notification.method {
-            Method::ToolsChanged => self.events.mark(&[List::Tools]),
-            Method::PromptsChanged => self.events.mark(&[List::Prompts]),
-            Method::ResourcesChanged => self.events.mark(&[List::Resources, List::Templates]),
+            Method::ToolsChanged => self.lists().mark(&[List::Tools]),
+            Method::PromptsChanged => self.lists().mark(&[List::Prompts]),
+            Method::ResourcesChanged => self.lists().mark(&[List::Resources, List::Templates]),
             Method::Cancelled => self.cancel_request(notification),
             Method::LogMessage => self.on_log_message(notification, attribution()),
             // On a client's own link the last arm forwards it to that client.
@@ -481,7 +487,7 @@ impl Host for InboundHandler {
     }
 
     fn resources_changed(&self) {
-        self.events.mark(&[List::Resources]);
+        self.lists().mark(&[List::Resources]);
     }
 
     fn updated(&self, notification: &Notification) {

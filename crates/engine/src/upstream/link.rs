@@ -69,6 +69,9 @@ pub enum LinkError {
     SessionLost,
     #[error("{0}")]
     Protocol(String),
+    /// The backend demands a pause before the next request.
+    #[error("{reason}")]
+    Busy { reason: String, retry_after: Duration },
     /// The backend answered a request for a notification stream with an error.
     #[error("{error}")]
     Rejected {
@@ -128,6 +131,15 @@ impl Link {
     /// Reports whether requests over this link repeat tool arguments in headers.
     pub(crate) fn repeats_arguments(&self) -> bool {
         matches!(self.wire, LinkTransport::Http(_)) && !self.dialect().has_handshake()
+    }
+
+    /// Reports whether the backend can announce changes over this link. A server with sessions but without a stream for
+    /// unsolicited messages cannot.
+    pub(crate) fn can_notify(&self) -> bool {
+        match &self.wire {
+            LinkTransport::Http(link) => !self.dialect().has_handshake() || link.has_stream(),
+            LinkTransport::Stdio(_) | LinkTransport::Sse(_) | LinkTransport::Files(_) => true,
+        }
     }
 
     /// Returns a new id for an upstream request. A link never returns the same id twice.

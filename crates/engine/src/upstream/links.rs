@@ -1,9 +1,9 @@
 //! The links of one backend: the slot of each link, and the table of the links beside the shared one.
 //!
 //! A backend that gives each client its own link (`"session": "per-client"`) connects the link at the client's first
-//! call: a process or a session of its own, with the capabilities that the client declared. Messages on that link go to
-//! that client alone, and no other client uses it. These links do not fetch lists: all clients are offered the listing
-//! of the backend's shared link.
+//! list or call: a process or a session of its own, with the capabilities that the client declared. Messages on that
+//! link go to that client alone, and no other client uses it. The link fetches its own lists, which the client gets.
+//! The listing of the shared link serves clients whose own link is not connected.
 //!
 //! A shared backend without a handshake may have a second link with one. A server may support both protocol
 //! generations while one of its tools works in only one of them, because server requests differ. The gateway therefore
@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -32,6 +32,7 @@ use crate::client::subscriptions::Subscription;
 use crate::upstream::dial::BackendDialer;
 use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::Link;
+use crate::upstream::lists::LinkLists;
 use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 use crate::upstream::supervisor::{BackendDeps, LinkPolicy, Supervisor};
@@ -59,6 +60,17 @@ pub struct LinkSlot {
     created: Instant,
     /// The time at which a call last requested the link, in milliseconds since `created`.
     used: AtomicU64,
+    /// The number of notification streams that need the link.
+    listeners: Arc<AtomicUsize>,
+}
+
+/// Keeps a link connected for a notification stream.
+pub(crate) struct ListenerGuard(Arc<AtomicUsize>);
+
+impl Drop for ListenerGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The state of a link, and the demand for a client's own link.
@@ -94,11 +106,17 @@ impl LinkSlot {
             level: Notify::new(),
             created: Instant::now(),
             used: AtomicU64::new(0),
+            listeners: Arc::default(),
         }
     }
 
     pub(crate) fn state(&self) -> BackendState {
         self.status.borrow().state.clone()
+    }
+
+    /// Returns the lists of the link.
+    pub(crate) fn lists(&self) -> &Arc<LinkLists> {
+        self.subscriptions.lists()
     }
 
     /// Returns the link, if it is connected.
@@ -217,6 +235,12 @@ impl LinkSlot {
         });
     }
 
+    /// Keeps a link of clients without a session connected until the guard is dropped.
+    pub(crate) fn hold(&self) -> ListenerGuard {
+        self.listeners.fetch_add(1, Ordering::Relaxed);
+        ListenerGuard(Arc::clone(&self.listeners))
+    }
+
     fn touch(&self) {
         let used = self.created.elapsed().as_millis();
         self.used.store(u64::try_from(used).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -241,7 +265,8 @@ impl LinkSlot {
             tokio::time::sleep(UNUSED_AFTER / 5).await;
             let used = self.created + Duration::from_millis(self.used.load(Ordering::Relaxed));
             let is_in_use = matches!(&*self.link.load(), Some(link) if Arc::strong_count(link) > IDLE_REFERENCES);
-            if !is_in_use && used.elapsed() >= UNUSED_AFTER && self.subscriptions.is_empty() {
+            let is_needed = self.listeners.load(Ordering::Relaxed) > 0 || !self.subscriptions.is_empty();
+            if !is_in_use && !is_needed && used.elapsed() >= UNUSED_AFTER {
                 return;
             }
         }
@@ -330,6 +355,12 @@ impl LinkTable {
         slot.link()
     }
 
+    /// Returns the lists of the caller's own link. Returns `None` if the link has fetched none.
+    pub(crate) fn lists_of(&self, caller: &Caller) -> Option<Arc<LinkLists>> {
+        let slot = self.links.lock().find(caller).cloned()?;
+        Some(Arc::clone(slot.lists())).filter(|lists| lists.listing().hello.is_some())
+    }
+
     /// Returns the slot of the caller's own link. Starts its supervisor if there is none. Returns an error if the limit
     /// of clients is reached.
     pub(crate) fn slot_of(self: &Arc<LinkTable>, call: &Call) -> Result<Arc<LinkSlot>, Error> {
@@ -365,7 +396,9 @@ impl LinkTable {
             None => return Err(self.full_error()),
         };
         let (notifications, queued) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
-        let subscriptions = Arc::new(SubscriptionManager::new(self.context.clone()));
+        let lists = Arc::new(LinkLists::new(Arc::clone(&self.context.config)));
+        let context = ManagerContext { lists, ..self.context.clone() };
+        let subscriptions = Arc::new(SubscriptionManager::new(context));
         let slot = Arc::new(LinkSlot::new(subscriptions, Some(owner(id)), notifications));
         match caller.session {
             Some(session) => links.by_session.insert(session, Arc::clone(&slot)),

@@ -1,159 +1,247 @@
-//! Fetches the lists of one backend over its shared link, and publishes the listing.
+//! Fetches the lists of a backend over one link, and publishes the listing of the link.
 //!
-//! Only the lister writes the listing of its [`Backend`]. A list changes only after a complete fetch. A lost backend
-//! keeps its listing.
+//! Only the lister writes the listing of its [`LinkLists`]. A list changes only after a complete fetch. A lost backend
+//! keeps its listing. The lister fetches a list again when the server announces a change. If the server cannot do that,
+//! the [schedule](super::refresh) decides.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use goblin_catalog::listing::{Definition, List, Listing};
+use goblin_config::Refresh;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::Hello;
 
-use crate::upstream::Backend;
+use crate::upstream::events::BackendEvents;
 use crate::upstream::fetch::{
     self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, remove_misannotated,
 };
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::subscriptions::SETTLED_AFTER;
+use crate::upstream::lists::LinkLists;
+use crate::upstream::refresh::{self, FetchChange, FetchOutcome};
+use crate::upstream::subscriptions::{SETTLED_AFTER, SubscriptionManager};
 use crate::upstream::supervisor::BackendDeps;
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
+const FETCH_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Lists that arrive within this time are published together.
 const PUBLISH_DELAY: Duration = Duration::from_secs(2);
-/// The time after which a failed list is fetched again.
+/// The time after which a failed list is fetched again. It doubles with each failure, up to the second time.
 const LIST_RETRY: Duration = Duration::from_secs(30);
+const MAX_LIST_RETRY: Duration = Duration::from_secs(600);
 /// The number of skipped tools that one listing reports in the log. The status shows all of them.
 const MAX_REPORTED_TOOLS: usize = 100;
 
 pub(crate) struct Lister<'a> {
-    pub backend: &'a Backend,
+    pub lists: &'a LinkLists,
+    /// The lists of the shared link, if this link belongs to one client.
+    pub shared: Option<&'a LinkLists>,
+    pub subscriptions: &'a SubscriptionManager,
+    pub refresh: Refresh,
     pub deps: &'a BackendDeps,
     pub link: &'a Arc<Link>,
     pub hello: &'a Arc<Hello>,
 }
 
+/// The summary of one fetch.
+struct FetchSummary {
+    outcome: FetchOutcome,
+    /// The subscriptions need a second fetch once the connection has settled.
+    needs_refetch: bool,
+}
+
+/// Ends the refreshes of a link when its lister ends.
+struct RefreshGuard<'a>(&'a LinkLists);
+
+impl Drop for RefreshGuard<'_> {
+    fn drop(&mut self) {
+        self.0.stop_refreshes();
+    }
+}
+
 impl Lister<'_> {
     /// Fetches all lists, then the changed ones. Returns the reason when a fetch finds that the connection broke.
     pub(crate) async fn run(&self) -> String {
-        let (backend, started) = (self.backend, Instant::now());
+        let (lists, started) = (self.lists, Instant::now());
+        let silent = self.silent_lists();
+        let _guard = RefreshGuard(lists);
+        if let Some(interval) = self.refresh_interval().filter(|_| !silent.is_empty()) {
+            lists.start_refreshes(interval);
+        }
         let mut wanted = List::ALL.to_vec();
         let mut fetched = tokio::time::Instant::now();
-        let mut needs_refetch = false;
+        let (mut needs_refetch, mut retry) = (false, LIST_RETRY);
         loop {
             if !wanted.is_empty() {
-                match self.refresh(&wanted, started.elapsed() >= SETTLED_AFTER).await {
-                    Ok(refetch) => needs_refetch |= refetch,
+                match self.fetch_lists(&wanted, &silent, started.elapsed() >= SETTLED_AFTER).await {
+                    Ok(summary) => needs_refetch |= summary.needs_refetch,
                     Err(reason) => return reason,
                 }
                 wanted.clear();
                 fetched = tokio::time::Instant::now();
             }
-            let failed: Vec<_> = backend.failed_lists().into_iter().map(|(list, _)| list).collect();
-            let due = async {
-                backend.events.wait_for_changes().await;
-                tokio::time::sleep_until(fetched + REFRESH_INTERVAL).await;
+            let failed: Vec<_> = lists.failed().into_iter().map(|(list, _)| list).collect();
+            // The schedule covers silent lists.
+            let failed: Vec<_> = failed.into_iter().filter(|list| !silent.contains(list)).collect();
+            let marked = async {
+                lists.wait_for_marks().await;
+                tokio::time::sleep_until(fetched + FETCH_INTERVAL).await;
             };
             tokio::select! {
                 biased;
-                () = due => {
-                    backend.refreshing.store(true, Ordering::Release);
-                    wanted = backend.events.take_changes();
+                () = marked => {
+                    lists.set_refreshing(true);
+                    wanted = lists.take_marks();
                 }
                 () = tokio::time::sleep_until((started + SETTLED_AFTER).into()), if needs_refetch => {
                     needs_refetch = false;
-                    backend.events.mark(&[List::Resources, List::Templates]);
+                    lists.mark(&[List::Resources, List::Templates]);
                 }
-                () = tokio::time::sleep_until(fetched + LIST_RETRY), if !failed.is_empty() => {
-                    backend.events.mark(&failed);
+                () = tokio::time::sleep_until(fetched + retry), if !failed.is_empty() => {
+                    retry = (2 * retry).min(MAX_LIST_RETRY);
+                    lists.mark(&failed);
                 }
+                () = lists.refresh_due(|| self.has_clients()), if !silent.is_empty() => wanted = silent.clone(),
+            }
+            if failed.is_empty() {
+                retry = LIST_RETRY;
             }
         }
+    }
+
+    /// Returns the time between two refreshes without a cause. Returns `None` if the configuration disables refreshes.
+    fn refresh_interval(&self) -> Option<Duration> {
+        match self.refresh {
+            Refresh::Auto => Some(refresh::REFRESH_INTERVAL),
+            Refresh::Every(interval) => Some(interval),
+            Refresh::Never => None,
+        }
+    }
+
+    /// Returns the lists whose changes the server does not announce. A configured interval covers all lists.
+    fn silent_lists(&self) -> Vec<List> {
+        let is_silent = |list: &List| match self.refresh {
+            Refresh::Never => false,
+            Refresh::Every(_) => true,
+            Refresh::Auto => !list.is_announced(self.hello) || !self.link.can_notify(),
+        };
+        List::ALL.into_iter().filter(|list| list.is_offered(self.hello) && is_silent(list)).collect()
+    }
+
+    fn has_clients(&self) -> bool {
+        self.shared.is_some() || (self.deps.has_clients)()
+    }
+
+    /// Fetches `lists` and publishes them. Records the fetch in the schedule if it covers the `silent` lists.
+    async fn fetch_lists(&self, lists: &[List], silent: &[List], is_settled: bool) -> Result<FetchSummary, String> {
+        self.subscriptions.on_listing_started();
+        let is_refresh = !silent.is_empty() && silent.iter().all(|list| lists.contains(list));
+        if is_refresh {
+            self.lists.refresh_started();
+        }
+        let summary = self.fetch_all(lists, is_settled).await?;
+        self.lists.set_refreshing(false);
+        self.lists.set_settled();
+        if is_refresh {
+            self.lists.refresh_ended(summary.outcome);
+        }
+        Ok(summary)
     }
 
     /// Fetches `lists` concurrently and publishes them together. Lists that arrive before a slow one are published
     /// after [`PUBLISH_DELAY`]. A list that fails keeps its last entries.
     ///
     /// Returns an error if the connection broke: over HTTP nothing else may notice the break, and the list would stay
-    /// stale. Returns `true` if a manager needs a second fetch once the connection has settled.
-    async fn refresh(&self, lists: &[List], is_settled: bool) -> Result<bool, String> {
-        self.backend.managers().for_each(|manager| manager.on_listing_started());
+    /// stale.
+    async fn fetch_all(&self, lists: &[List], is_settled: bool) -> Result<FetchSummary, String> {
         let budget = FetchBudget::new(&self.deps.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(self.hello) {
                 return (list, self.fetch(list, &budget).await);
             }
-            self.backend.set_failed(list, None);
+            self.lists.set_failed(list, None);
             (list, Ok(Some(budget.empty_list())))
         };
         let mut fetches: FuturesUnordered<_> = lists.iter().map(|list| fetch(*list)).collect();
         let mut fetched = Vec::new();
-        let mut needs_refetch = false;
+        let mut summary = FetchSummary { outcome: FetchOutcome::unchanged(), needs_refetch: false };
         let publish_at = tokio::time::Instant::now() + PUBLISH_DELAY;
         loop {
             tokio::select! {
                 next = fetches.next() => match next {
-                    Some((list, fresh)) => fetched.extend(fresh?.map(|fresh| (list, fresh))),
+                    Some((list, fresh)) => match fresh? {
+                        Some(fresh) => fetched.push((list, fresh)),
+                        None => summary.outcome.change = summary.outcome.change.max(FetchChange::Failed),
+                    },
                     None => break,
                 },
                 () = tokio::time::sleep_until(publish_at), if !fetched.is_empty() => {
-                    needs_refetch |= self.publish(std::mem::take(&mut fetched), is_settled).await;
+                    self.publish(std::mem::take(&mut fetched), is_settled, &mut summary).await;
                 }
             }
         }
-        needs_refetch |= self.publish(fetched, is_settled).await;
-        self.backend.refreshing.store(false, Ordering::Release);
-        self.backend.settled.send_replace(true);
-        Ok(needs_refetch)
+        self.publish(fetched, is_settled, &mut summary).await;
+        summary.outcome.retry_after = budget.retry_after();
+        if budget.is_exceeded() {
+            summary.outcome.change = FetchChange::TooLarge;
+        }
+        Ok(summary)
     }
 
     /// Publishes the fetched lists that differ from the current ones. Only this task writes the listing, so reading
-    /// and storing it without a lock is safe. If this future is dropped before `on_listing` completes, the managers
-    /// compare the next lists with the ones they know.
-    async fn publish(&self, fetched: Vec<(List, FetchedList)>, is_settled: bool) -> bool {
-        let mut listing = Listing::clone(&self.backend.listing());
+    /// and storing it without a lock is safe. If this future is dropped before `on_listing` completes, the manager
+    /// compares the next lists with the ones it knows.
+    async fn publish(&self, fetched: Vec<(List, FetchedList)>, is_settled: bool, summary: &mut FetchSummary) {
+        let mut listing = Listing::clone(&self.lists.listing());
         let mut differs = listing.hello.as_ref() != Some(self.hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
         let (has_resources, has_templates) = (has(List::Resources), has(List::Templates));
-        listing.hello = Some(Arc::clone(self.hello));
+        listing.hello = Some(self.shared_hello());
+        let shared = self.shared.map(LinkLists::listing);
         for (list, fresh) in fetched {
+            let outcome = &mut summary.outcome;
+            outcome.ttl = [outcome.ttl, fresh.ttl].into_iter().flatten().min();
             if **listing.get(list) == fresh.entries {
                 continue;
             }
             let before = listing.clone();
-            listing.set(list, fresh.entries, fresh.reserved);
-            differs = true;
+            match &shared {
+                // Equal lists share their memory, and their clients share one catalog.
+                Some(shared) if **shared.get(list) == fresh.entries => listing.share(list, shared),
+                _ => listing.set(list, fresh.entries, fresh.reserved),
+            }
+            (differs, outcome.change) = (true, outcome.change.max(FetchChange::Changed));
             // The lists of one fetch fit together. Lists of earlier fetches may have left too little space.
             if listing.weight() > MAX_LIST_BYTES {
                 listing = before;
                 self.report_failed_list(list, ListingError::too_large());
+                outcome.change = FetchChange::TooLarge;
             }
         }
         if differs {
-            self.backend.set_listing(listing);
+            self.lists.set_listing(listing);
             self.deps.listing_changed.notify_one();
         }
-        if !has_resources && !has_templates {
-            return false;
+        if has_resources || has_templates {
+            summary.needs_refetch |= self.subscriptions.on_listing(is_settled, has_resources).await;
         }
-        let mut needs_refetch = false;
-        for manager in self.backend.managers().collect::<Vec<_>>() {
-            needs_refetch |= manager.on_listing(is_settled, has_resources).await;
-        }
-        needs_refetch
+    }
+
+    /// Returns the server's description. Uses the one of the shared link if both are equal.
+    fn shared_hello(&self) -> Arc<Hello> {
+        let shared = self.shared.and_then(|shared| shared.listing().hello.clone());
+        shared.filter(|shared| shared == self.hello).unwrap_or_else(|| Arc::clone(self.hello))
     }
 
     /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
     async fn fetch(&self, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, String> {
         match fetch::fetch(self.link, list, self.deps.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
-                self.backend.set_failed(list, None);
+                self.lists.set_failed(list, None);
                 if list == List::Tools {
                     let Some(tools) = self.remove_uncallable(fetched.entries).await else { return Ok(None) };
                     fetched.entries = tools;
@@ -164,26 +252,28 @@ impl Lister<'_> {
             // The link reports the lost session itself, through `Link::closed`.
             Err(ListingError::Failed(LinkError::SessionLost)) => Ok(None),
             Err(error) => {
+                budget.note_failure(&error);
                 self.report_failed_list(list, error);
                 Ok(None)
             }
         }
     }
 
-    /// Reports that a list keeps its last entries. The lister fetches the list again after [`LIST_RETRY`].
+    /// Reports that a list keeps its last entries. The lister fetches the list again later.
     fn report_failed_list(&self, list: List, error: ListingError) {
         let reason = match error {
             ListingError::Failed(link_error) => link_error.to_string(),
+            ListingError::Endless(reason) => reason,
             ListingError::TooLarge { limit, reason } => {
                 self.deps.observe.limit_hit(limit);
                 reason
             }
         };
-        let (server, method) = (self.backend.id.as_str(), list.method());
+        let (server, method) = (self.events().server(), list.method());
         self.emit(&Event::BackendListFailed { server, method: method.as_str(), reason: &reason });
-        self.backend.set_failed(list, Some(reason));
+        self.lists.set_failed(list, Some(reason));
         if list == List::Resources {
-            self.backend.managers().for_each(|manager| manager.on_listing_failed());
+            self.subscriptions.on_listing_failed();
         }
     }
 
@@ -192,7 +282,7 @@ impl Lister<'_> {
     async fn remove_uncallable(&self, mut tools: Vec<Definition>) -> Option<Vec<Definition>> {
         let (mut skipped, mut fresh) = (Vec::new(), Vec::new());
         if self.link.repeats_arguments() {
-            let before = self.backend.skipped_tools();
+            let before = self.lists.skipped_tools();
             (tools, skipped, fresh) = worker::offload(move || {
                 let skipped = remove_misannotated(&mut tools);
                 let before: HashSet<_> = before.iter().collect();
@@ -202,11 +292,15 @@ impl Lister<'_> {
             })
             .await?;
         }
-        self.backend.set_skipped_tools(skipped);
+        self.lists.set_skipped_tools(skipped);
         for SkippedTool { tool, reason } in &fresh {
-            self.emit(&Event::ToolOmitted { server: self.backend.id.as_str(), tool, reason });
+            self.emit(&Event::ToolOmitted { server: self.events().server(), tool, reason });
         }
         Some(tools)
+    }
+
+    fn events(&self) -> &BackendEvents {
+        self.subscriptions.events()
     }
 
     fn emit(&self, event: &Event<'_>) {

@@ -18,7 +18,7 @@ use crate::upstream::fetch::SHORT_LIST;
 const TEMPLATE_LOOKUPS: usize = 4;
 
 /// An immutable view of one listing. Indexes are built on first use.
-pub struct ListingView {
+pub(crate) struct ListingView {
     config: Arc<Server>,
     listing: Arc<Listing>,
     /// The indexes of the listed resources, sorted by URI.
@@ -27,8 +27,12 @@ pub struct ListingView {
 }
 
 impl ListingView {
-    pub fn new(config: Arc<Server>, listing: Arc<Listing>) -> ListingView {
+    pub(crate) fn new(config: Arc<Server>, listing: Arc<Listing>) -> ListingView {
         ListingView { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
+    }
+
+    pub(crate) fn listing(&self) -> &Arc<Listing> {
+        &self.listing
     }
 
     fn resources(&self) -> &Arc<Vec<Definition>> {
@@ -36,16 +40,16 @@ impl ListingView {
     }
 
     /// Reports whether the backend has completed a listing, which may be empty.
-    pub fn is_listed(&self) -> bool {
+    pub(crate) fn is_listed(&self) -> bool {
         self.listing.hello.is_some()
     }
 
     /// Reports whether the server's filter admits a URI.
-    pub fn admits(&self, native: &str) -> bool {
+    pub(crate) fn admits(&self, native: &str) -> bool {
         self.config.resources.filter.admits(native)
     }
 
-    pub fn definition(&self, native: &str) -> Option<&Definition> {
+    pub(crate) fn definition(&self, native: &str) -> Option<&Definition> {
         let (all, order) = (self.resources(), self.order());
         let at = order.binary_search_by_key(&native, |index| &*all[*index].native).ok()?;
         Some(&all[order[at]]).filter(|_| self.admits(native))
@@ -80,7 +84,7 @@ impl ListingView {
     }
 
     /// Reports whether the list is too long for matching patterns on a worker thread.
-    pub fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.resources().len() > SHORT_LIST
     }
 

@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 use crate::client::call::Call;
 use crate::upstream::http::peer::{
-    BACKGROUND_TIMEOUT, HttpPeer, error_body, finish, is_session_unknown, request, response_in,
+    BACKGROUND_TIMEOUT, HttpPeer, error_body, finish, is_session_unknown, request, response_in, retry_after, status_error,
 };
 use crate::upstream::http::{JSON, STREAM, whole_body};
 use crate::upstream::inbound::ReplySink;
@@ -186,7 +186,7 @@ impl SseLinkInner {
 
     /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
     async fn read_rejection(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
-        let status = response.status();
+        let (status, retry_after) = (response.status(), retry_after(&response));
         let body = timeout(BACKGROUND_TIMEOUT, error_body(response)).await.unwrap_or_default();
         match response_in(body.clone()) {
             Some(answer) if answer.id.is_some() => Ok(Some(answer)),
@@ -195,7 +195,7 @@ impl SseLinkInner {
                 Err(LinkError::SessionLost)
             }
             Some(answer) => Ok(Some(answer)),
-            None => Err(LinkError::Protocol(BackendProblem::HttpStatus(status).to_string())),
+            None => Err(status_error(status, retry_after)),
         }
     }
 

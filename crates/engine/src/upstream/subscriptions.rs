@@ -19,7 +19,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use goblin_catalog::listing::List;
 use goblin_config::Server;
@@ -40,15 +39,17 @@ use crate::client::subscriptions::{
 use crate::client::{Client, ClientRegistry};
 use crate::upstream::events::BackendEvents;
 use crate::upstream::listing_view::{ExposedListing, ListingView, PatternMatches};
+use crate::upstream::lists::LinkLists;
 use crate::upstream::subscriptions::selective::DeferredUpdates;
 use crate::upstream::subscriptions::upkeep::ReadQueue;
 
-/// The state that all managers of one backend share.
+/// The parts of a backend that a manager uses. All but the lists are those of every manager of the backend.
 #[derive(Clone)]
 pub struct ManagerContext {
     pub events: Arc<BackendEvents>,
     pub config: Arc<Server>,
-    pub offered: Arc<ArcSwap<ListingView>>,
+    /// The lists of the link.
+    pub lists: Arc<LinkLists>,
     /// The limit of resources that patterns may subscribe to upstream.
     pub max_upstream: usize,
 }
@@ -92,7 +93,7 @@ pub enum SubscribeError {
 
 impl SubscriptionManager {
     pub fn new(context: ManagerContext) -> SubscriptionManager {
-        let (table, last_listing) = (SubscriptionTable::new(context.max_upstream), context.offered.load_full());
+        let (table, last_listing) = (SubscriptionTable::new(context.max_upstream), context.lists.view());
         SubscriptionManager {
             context,
             state: Mutex::new(ManagerState { table, last_listing, link: 0, is_closed: false }),
@@ -104,6 +105,11 @@ impl SubscriptionManager {
 
     pub fn events(&self) -> &Arc<BackendEvents> {
         &self.context.events
+    }
+
+    /// Returns the lists of the link.
+    pub(crate) fn lists(&self) -> &Arc<LinkLists> {
+        &self.context.lists
     }
 
     pub fn is_empty(&self) -> bool {
@@ -160,7 +166,7 @@ impl SubscriptionManager {
 
     /// Matches patterns against a long list outside of the worker threads. Returns `None` for a short list.
     async fn find_covered(&self, patterns: Vec<Arc<Pattern>>) -> Option<PatternMatches> {
-        let (offered, before) = (self.context.offered.load_full(), Arc::clone(&self.state().last_listing));
+        let (offered, before) = (self.context.lists.view(), Arc::clone(&self.state().last_listing));
         if patterns.is_empty() || !offered.is_long() {
             return None;
         }
@@ -179,7 +185,7 @@ impl SubscriptionManager {
             return Err(SubscribeError::Closed);
         }
         // Load under the lock: a later listing is then processed after this subscription was added.
-        let offered = self.context.offered.load_full();
+        let offered = self.context.lists.view();
         let covered = covered.filter(|covered| covered.is_current(&offered, &state.last_listing));
         let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
         let entry = state.table.subscribe(request, &exposed, reserve).map_err(SubscribeError::Full)?;
@@ -268,7 +274,7 @@ impl SubscriptionManager {
     /// Puts an update of `native` into the queue of every subscribed client. Updates for selected fields wait for the
     /// next listing if the fields are unknown.
     fn distribute(&self, native: &str, update: Option<(&str, json::Span)>, message: impl FnOnce(&str) -> Bytes) {
-        let offered = self.context.offered.load();
+        let offered = self.context.lists.view();
         if !offered.admits(native) {
             return;
         }
@@ -299,7 +305,7 @@ impl SubscriptionManager {
         }
         if deferred.into_iter().any(|affected| notified.is_first(affected)) {
             self.held().hold(&name.native, &message);
-            self.context.events.mark(&[List::Resources]);
+            self.context.lists.mark(&[List::Resources]);
         }
         self.context.events.emit(&event);
     }
@@ -340,7 +346,7 @@ impl SubscriptionManager {
         // for that read.
         let sends_requests = can_subscribe || self.context.config.poll.is_some();
         let mut state = self.state();
-        let is_listed = self.context.offered.load().is_listed();
+        let is_listed = self.context.lists.view().is_listed();
         let (link, notices) = state.table.link_up(sends_requests, is_listed);
         state.link = link;
         self.send_updates(&state, &notices);
@@ -395,7 +401,7 @@ impl SubscriptionManager {
 
     fn apply_listing(&self, is_settled: bool, has_resources: bool, covered: Option<PatternMatches>) -> bool {
         let mut state = self.state();
-        let offered = self.context.offered.load_full();
+        let offered = self.context.lists.view();
         let before = std::mem::replace(&mut state.last_listing, Arc::clone(&offered));
         let covered = covered.filter(|covered| covered.is_current(&offered, &before));
         let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
@@ -431,7 +437,7 @@ impl SubscriptionManager {
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut state = self.state();
         // Load under the lock, for the same reason as in `add`.
-        let offered = self.context.offered.load_full();
+        let offered = self.context.lists.view();
         let exposed = self.exposed(&offered);
         let notices = state.table.restore(subscriptions, &exposed);
         self.send_updates(&state, &notices);

@@ -9,7 +9,6 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -60,6 +59,8 @@ pub(crate) struct BackendDeps {
     pub listing_changed: Arc<Notify>,
     /// The lowest log level that a client requested.
     pub level: watch::Receiver<Option<Level>>,
+    /// Reports whether a client is connected.
+    pub has_clients: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Starts the supervisor of a backend's shared link and returns the backend's handle. `meter` and `uris` are those of a
@@ -78,14 +79,14 @@ pub(crate) fn start(
     let table = Arc::new(LinkTable::new(backend.context.clone(), Arc::clone(&backend.meter), deps, stop));
     backend.links = Some(Arc::clone(&table));
     let backend = Arc::new(backend);
-    let supervisor = Supervisor::new(&table, &backend.shared, LinkPolicy::Shared(Arc::clone(&backend)));
+    let supervisor = Supervisor::new(&table, &backend.shared, LinkPolicy::Shared);
     (backend, worker::spawn(supervisor.run()))
 }
 
 /// The purpose of a link.
 pub(crate) enum LinkPolicy {
     /// The link is always connected. It fetches the lists and keeps the subscriptions of the clients that share it.
-    Shared(Arc<Backend>),
+    Shared,
     /// The second link. It carries the calls of clients with a handshake, beside a shared link without one. The
     /// supervisor ends if the backend rejects the handshake.
     CallsOnly,
@@ -136,7 +137,7 @@ enum LinkExit {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.slot.publish(BackendState::Stopped);
-        if !matches!(self.policy, LinkPolicy::Shared(_)) {
+        if !matches!(self.policy, LinkPolicy::Shared) {
             self.table.remove(&self.slot);
         }
         if self.slot.owner.is_some() {
@@ -149,7 +150,7 @@ impl Drop for Supervisor {
 
 impl Supervisor {
     pub(crate) fn new(table: &Arc<LinkTable>, slot: &Arc<LinkSlot>, policy: LinkPolicy) -> Supervisor {
-        let is_shared = matches!(policy, LinkPolicy::Shared(_));
+        let is_shared = matches!(policy, LinkPolicy::Shared);
         Supervisor {
             table: Arc::clone(table),
             slot: Arc::clone(slot),
@@ -175,7 +176,7 @@ impl Supervisor {
             }
         }
         self.slot.publish(BackendState::Stopped);
-        if matches!(self.policy, LinkPolicy::Shared(_)) {
+        if matches!(self.policy, LinkPolicy::Shared) {
             self.table.alive.closed().await;
         }
     }
@@ -185,7 +186,7 @@ impl Supervisor {
     async fn next_attempt(&self) -> bool {
         let due = async {
             match self.policy {
-                LinkPolicy::Shared(_) | LinkPolicy::CallsOnly => {
+                LinkPolicy::Shared | LinkPolicy::CallsOnly => {
                     tokio::time::sleep_until(self.pause_ends.into()).await;
                 }
                 LinkPolicy::Client(_) => self.slot.requested(self.pause_ends).await,
@@ -295,17 +296,25 @@ impl Supervisor {
         let (table, slot, policy) = (&self.table, &self.slot, &mut self.policy);
         let subscriptions = &slot.subscriptions;
         let keeps_subscriptions = !matches!(policy, LinkPolicy::CallsOnly);
-        if let LinkPolicy::Shared(backend) = policy {
-            backend.prepare_lists();
-        }
         if keeps_subscriptions {
+            subscriptions.discard_checks();
+            subscriptions.lists().prepare();
             subscriptions.link_up(hello.capabilities.subscribe);
         }
         slot.publish_link(link);
+        let shared = &table.context.lists;
+        let lister = Lister {
+            lists: subscriptions.lists(),
+            shared: slot.owner.as_ref().map(|_| &**shared),
+            subscriptions,
+            refresh: table.context.config.refresh,
+            deps: &table.deps,
+            link,
+            hello,
+        };
         let work = async {
             match policy {
-                LinkPolicy::Shared(backend) => {
-                    let lister = Lister { backend, deps: &table.deps, link, hello };
+                LinkPolicy::Shared => {
                     tokio::select! {
                         biased;
                         reason = lister.run() => LinkExit::Lost(reason),
@@ -315,6 +324,7 @@ impl Supervisor {
                 }
                 LinkPolicy::CallsOnly => match follow_level(table, connected).await {},
                 LinkPolicy::Client(notifications) => tokio::select! {
+                    reason = lister.run() => LinkExit::Lost(reason),
                     () = forward_notifications(slot, notifications, connected) => LinkExit::Stopped,
                     never = subscriptions.keep(link, hello) => match never {},
                 },
@@ -393,6 +403,7 @@ impl Supervisor {
             LinkExit::NotAttempted(error) => {
                 self.drop_notifications();
                 self.slot.publish_failure(error);
+                self.settle_lists();
             }
             LinkExit::Failed(reason) if is_client => self.on_own_failure(reason),
             // `publish_end` has done the rest.
@@ -411,13 +422,20 @@ impl Supervisor {
         let pause = self.record_failure(reason.clone());
         let server = self.table.context.events.server();
         self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
-        if let LinkPolicy::Shared(backend) = &self.policy {
-            backend.refreshing.store(false, Ordering::Release);
+        let is_shared = matches!(self.policy, LinkPolicy::Shared);
+        if is_shared {
+            self.slot.lists().set_refreshing(false);
         }
         self.slot.publish(BackendState::Lost(reason));
-        if let LinkPolicy::Shared(backend) = &self.policy {
-            backend.settled.send_replace(true);
+        if is_shared {
+            self.slot.lists().set_settled();
         }
+    }
+
+    /// Releases the clients that wait for the lists of a link that is not connected.
+    fn settle_lists(&self) {
+        self.slot.lists().set_refreshing(false);
+        self.slot.lists().set_settled();
     }
 
     /// Reports a failed attempt to connect a client's own link.
@@ -431,6 +449,7 @@ impl Supervisor {
         self.record_failure(reason);
         self.drop_notifications();
         self.slot.publish_failure(error);
+        self.settle_lists();
     }
 
     /// Records a failure. Returns the pause before the next attempt.

@@ -34,7 +34,7 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
                 (unreachable, was_open) = (0, true);
                 // Mark the lists only now: from here on the stream reports further changes.
                 if has_gap {
-                    shared.peer.inbound.events.mark(&List::ALL);
+                    shared.peer.inbound.lists().mark(&List::ALL);
                     shared.peer.inbound.subscriptions.notify_all();
                 }
                 read_stream(shared, EventStream::new(response.into_body(), shared.peer.limit), &mut position).await;
@@ -53,10 +53,11 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
                 // The backend may only have forgotten the event.
                 if !position.forget() {
                     if has_gap {
-                        shared.peer.inbound.events.mark(&List::ALL);
+                        shared.peer.inbound.lists().mark(&List::ALL);
                         shared.peer.inbound.subscriptions.notify_all();
                     }
                     // The backend offers no such stream.
+                    shared.has_no_stream.store(true, Ordering::Relaxed);
                     return;
                 }
             }

@@ -1,13 +1,13 @@
 //! The parts that the two transports over HTTP share: the peer of a link, messages in the background, error responses.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::{Message, Response};
-use http::header::HeaderMap;
+use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::sync::Semaphore;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open_requests::LinkRequests;
+use crate::upstream::problem::BackendProblem;
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub(crate) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -115,6 +116,25 @@ pub(crate) async fn error_body(response: HttpResponse<ResponseBody>) -> Bytes {
     response.into_body().whole(MAX_ERROR_BODY).await.unwrap_or_default()
 }
 
+/// Returns the error for an HTTP status without a JSON-RPC error.
+pub(crate) fn status_error(status: StatusCode, retry_after: Option<Duration>) -> LinkError {
+    let reason = BackendProblem::HttpStatus(status).to_string();
+    match retry_after {
+        Some(retry_after) => LinkError::Busy { reason, retry_after },
+        None => LinkError::Protocol(reason),
+    }
+}
+
+/// Returns the time after which the server accepts requests again, from `Retry-After`: seconds or a date.
+pub(crate) fn retry_after<B>(response: &HttpResponse<B>) -> Option<Duration> {
+    let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let until = |date: SystemTime| date.duration_since(SystemTime::now()).unwrap_or_default();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(value).ok().map(until),
+    }
+}
+
 /// Returns the JSON-RPC response in a body.
 pub(crate) fn response_in(body: Bytes) -> Option<Response> {
     match Message::parse(body) {
@@ -143,6 +163,20 @@ pub(crate) async fn finish(body: ResponseBody) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn d20_retry_after_is_a_number_of_seconds_or_a_date() {
+        let read = |value: &str| {
+            retry_after(&HttpResponse::builder().header(RETRY_AFTER, value).body(()).expect("a response"))
+        };
+        let hour = Duration::from_secs(3600);
+        let later = httpdate::fmt_http_date(SystemTime::now() + hour);
+        assert!(read(&later).is_some_and(|pause| pause <= hour && pause > hour / 2));
+        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        assert_eq!(read("soon"), None);
+        assert_eq!(read("-1"), None);
+    }
 
     #[test]
     fn an_unknown_session_is_distinguished_from_a_bad_request() {

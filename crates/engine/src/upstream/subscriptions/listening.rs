@@ -213,7 +213,7 @@ impl<'a> UpstreamStreams<'a> {
             announced.filter(|(is_announced, _)| *is_announced || self.has_gap).map(|(_, list)| list).collect();
         self.has_gap = false;
         if !lists.is_empty() {
-            self.manager.events().mark(&lists);
+            self.manager.lists().mark(&lists);
         }
     }
 

@@ -19,11 +19,10 @@ impl ManagerFixture {
     pub(crate) fn new() -> ManagerFixture {
         let server = ServerId::new("a").expect("a valid id");
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
-        let offered = ListingView::new(Arc::clone(&config), Arc::default());
         let context = ManagerContext {
             events: Arc::new(BackendEvents::new(server, Arc::default(), Arc::default(), Arc::default())),
+            lists: Arc::new(LinkLists::new(Arc::clone(&config))),
             config,
-            offered: Arc::new(ArcSwap::from_pointee(offered)),
             max_upstream: 99,
         };
         let client = Arc::new(Client::stateless(Default::default()));
@@ -39,9 +38,7 @@ impl ManagerFixture {
         };
         let mut listing = Listing::default();
         listing.lists[List::Resources as usize] = Arc::new(resources.iter().map(definition).collect());
-        let listing = Arc::new(listing);
-        let context = &self.manager.context;
-        context.offered.store(Arc::new(ListingView::new(Arc::clone(&context.config), listing)));
+        self.manager.lists().set_listing(listing);
     }
 
     async fn subscribe(&self, native: &str, fields: Option<&str>) {

@@ -230,6 +230,10 @@ impl SubscriptionManager {
             UpkeepOutcome::Replied(job, Some(reply)) => self.on_reply(&job, reply),
             UpkeepOutcome::Late(job, after, _) => self.on_reply(&job, UpstreamReply::Late(after)),
             UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_deleted(&native),
+            UpkeepOutcome::Checked(native, Some(answer)) if contents(&answer).is_some() => {
+                let offered = self.context.lists.view();
+                self.state().table.mark_readable(&native, &self.exposed(&offered));
+            }
             UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
                 Some(contents) if self.reads().record(&native, contents) => {
                     self.distribute(&native, Some(EMPTY_PARAMS), updated);
@@ -237,7 +241,7 @@ impl SubscriptionManager {
                 Some(_) => {}
                 // The lists decide whether the resource was deleted. A backend that needs polling may not announce list
                 // changes, so fetch the lists.
-                None if answer.is_not_found() => self.context.events.mark(&[List::Resources, List::Templates]),
+                None if answer.is_not_found() => self.context.lists.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
             UpkeepOutcome::Replied(_, None) | UpkeepOutcome::Checked(..) | UpkeepOutcome::Polled(_, None) => {}
@@ -247,7 +251,7 @@ impl SubscriptionManager {
     /// Handles a resource that is neither listed nor readable: notifies its subscribers of the deletion.
     fn on_deleted(&self, native: &str) {
         let mut state = self.state();
-        let offered = self.context.offered.load_full();
+        let offered = self.context.lists.view();
         let vanished = state.table.mark_deleted(native, &self.exposed(&offered));
         self.send_deletions(&state, &vanished.deleted);
         self.send_updates(&state, &vanished.notices);
@@ -267,7 +271,7 @@ impl SubscriptionManager {
         drop(reads);
         if is_list_wanted {
             // A backend that needs polling may not announce list changes either.
-            self.context.events.mark(&[List::Resources, List::Templates]);
+            self.context.lists.mark(&[List::Resources, List::Templates]);
         }
     }
 

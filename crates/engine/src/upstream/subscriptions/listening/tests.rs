@@ -113,7 +113,7 @@ impl ListeningFixture {
     }
 
     fn marked(&self) -> Vec<List> {
-        self.subscriber.manager.events().take_changes()
+        self.subscriber.manager.lists().take_marks()
     }
 }
 

@@ -1,0 +1,299 @@
+//! The lists of one link: its last listing, the lists that changed since, and the progress of their fetches.
+//!
+//! Only the [`lister`](super::lister) of the link writes the listing. Other tasks mark changed lists, request a
+//! refresh, and wait for the end of a fetch. No function here sends a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use goblin_catalog::listing::{List, Listing};
+use goblin_config::Server;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::upstream::fetch::SkippedTool;
+use crate::upstream::listing_view::ListingView;
+use crate::upstream::refresh::{FetchOutcome, RefreshReason, RefreshSchedule};
+
+/// The lists of one link.
+pub struct LinkLists {
+    config: Arc<Server>,
+    /// The last listing, as subscriptions see it.
+    view: ArcSwap<ListingView>,
+    defects: Mutex<ListDefects>,
+    /// Whether the lister is fetching lists.
+    is_refreshing: AtomicBool,
+    progress: watch::Sender<FetchProgress>,
+    /// The lists that the server announced as changed, one bit each.
+    changed: AtomicU8,
+    marked: Notify,
+    /// Whether the link has lists whose changes the server does not announce.
+    is_silent: AtomicBool,
+    /// Whether a tool was called since the last fetch of the silent lists.
+    was_called: AtomicBool,
+    schedule: Mutex<RefreshSchedule>,
+    /// Notified when the schedule changed.
+    rescheduled: Notify,
+}
+
+/// The progress of a link's fetches.
+#[derive(Clone, Copy, Debug, Default)]
+struct FetchProgress {
+    /// Whether the first listing is complete or the first attempt has failed.
+    has_settled: bool,
+    /// The number of refreshes that have started, and of those that have ended.
+    started: u64,
+    ended: u64,
+}
+
+/// The defects of the lists in the last fetch.
+#[derive(Default)]
+struct ListDefects {
+    /// The lists that failed, each with the reason.
+    failed: Vec<(List, String)>,
+    /// The tools that cannot be called over this link because of their definition.
+    skipped_tools: Vec<SkippedTool>,
+}
+
+/// A refresh that a client waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AwaitedRefresh {
+    /// The number of ended refreshes after which the wait is over.
+    number: u64,
+}
+
+impl LinkLists {
+    pub(crate) fn new(config: Arc<Server>) -> LinkLists {
+        LinkLists {
+            view: ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default())),
+            config,
+            defects: Mutex::default(),
+            is_refreshing: AtomicBool::new(true),
+            progress: watch::Sender::default(),
+            changed: AtomicU8::new(0),
+            marked: Notify::new(),
+            is_silent: AtomicBool::new(false),
+            was_called: AtomicBool::new(false),
+            schedule: Mutex::new(RefreshSchedule::new(Instant::now())),
+            rescheduled: Notify::new(),
+        }
+    }
+
+    pub(crate) fn listing(&self) -> Arc<Listing> {
+        Arc::clone(self.view.load().listing())
+    }
+
+    pub(crate) fn view(&self) -> Arc<ListingView> {
+        self.view.load_full()
+    }
+
+    pub(crate) fn set_listing(&self, listing: Listing) {
+        self.view.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::new(listing))));
+    }
+
+    /// Returns the lists that failed in the last fetch, each with the reason.
+    pub(crate) fn failed(&self) -> Vec<(List, String)> {
+        self.defects.lock().failed.clone()
+    }
+
+    pub(crate) fn set_failed(&self, list: List, reason: Option<String>) {
+        let failed = &mut self.defects.lock().failed;
+        failed.retain(|(other, _)| *other != list);
+        failed.extend(reason.map(|reason| (list, reason)));
+    }
+
+    /// Returns the tools that are not offered because of their definition.
+    pub(crate) fn skipped_tools(&self) -> Vec<SkippedTool> {
+        self.defects.lock().skipped_tools.clone()
+    }
+
+    pub(crate) fn set_skipped_tools(&self, tools: Vec<SkippedTool>) {
+        self.defects.lock().skipped_tools = tools;
+    }
+
+    /// Reports whether the lists change with every fetch, so that they are fetched less often.
+    pub(crate) fn is_unstable(&self) -> bool {
+        self.schedule.lock().is_unstable()
+    }
+
+    /// Waits until the first listing is complete or the first attempt has failed.
+    pub(crate) async fn settled(&self) {
+        // `self` owns the sender, so the channel cannot close during the wait.
+        let _ = self.progress.subscribe().wait_for(|progress| progress.has_settled).await;
+    }
+
+    pub(crate) fn has_settled(&self) -> bool {
+        self.progress.borrow().has_settled
+    }
+
+    /// Records that the first listing is complete, or that an attempt to connect has failed.
+    pub(crate) fn set_settled(&self) {
+        self.progress.send_modify(|progress| progress.has_settled = true);
+    }
+
+    /// Reports whether lists are being fetched or are marked for a fetch.
+    pub(crate) fn is_refreshing(&self) -> bool {
+        self.is_refreshing.load(Ordering::Acquire) || self.has_marks()
+    }
+
+    pub(crate) fn set_refreshing(&self, is_refreshing: bool) {
+        self.is_refreshing.store(is_refreshing, Ordering::Release);
+    }
+
+    /// Waits while lists are being fetched or are marked for a fetch.
+    pub(crate) async fn refreshed(&self) {
+        let mut progress = self.progress.subscribe();
+        while self.is_refreshing() && progress.changed().await.is_ok() {}
+    }
+
+    /// Marks lists as changed and wakes the lister.
+    pub(crate) fn mark(&self, lists: &[List]) {
+        let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
+        self.changed.fetch_or(bits, Ordering::AcqRel);
+        self.marked.notify_one();
+    }
+
+    fn has_marks(&self) -> bool {
+        self.changed.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until a list is marked. Does not clear the marks.
+    pub(crate) async fn wait_for_marks(&self) {
+        while !self.has_marks() {
+            self.marked.notified().await;
+        }
+    }
+
+    /// Returns the marked lists and clears their marks.
+    pub(crate) fn take_marks(&self) -> Vec<List> {
+        let bits = self.changed.swap(0, Ordering::AcqRel);
+        List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
+    }
+
+    /// Prepares for a new link, which fetches all lists.
+    pub(crate) fn prepare(&self) {
+        self.set_refreshing(true);
+        // The first fetch covers all lists, so marks from before are obsolete.
+        self.take_marks();
+    }
+
+    /// Starts the refreshes of a link whose server does not announce all changes. `interval` is the time between two
+    /// refreshes without a cause. The first fetch of the link follows.
+    pub(crate) fn start_refreshes(&self, interval: Duration) {
+        *self.schedule.lock() = RefreshSchedule::with_interval(Instant::now(), interval);
+        self.is_silent.store(true, Ordering::Release);
+    }
+
+    /// Ends the refreshes, because the link has ended.
+    pub(crate) fn stop_refreshes(&self) {
+        self.is_silent.store(false, Ordering::Release);
+        // A waiting client gets the listing that is known.
+        self.progress.send_modify(|progress| {
+            progress.started += 1;
+            progress.ended = progress.started;
+        });
+    }
+
+    /// Records the end of a tool call, which may have changed the lists. Every call runs this.
+    #[inline]
+    pub(crate) fn note_call(&self) {
+        if self.is_silent.load(Ordering::Relaxed) && !self.was_called.swap(true, Ordering::AcqRel) {
+            self.schedule.lock().call_ended(Instant::now());
+            self.rescheduled.notify_one();
+        }
+    }
+
+    /// Waits until the silent lists are due. `has_clients` reports whether a client is connected.
+    pub(crate) async fn refresh_due(&self, has_clients: impl Fn() -> bool) {
+        loop {
+            let rescheduled = self.rescheduled.notified();
+            let due = self.schedule.lock().next_due();
+            tokio::select! {
+                () = rescheduled => continue,
+                () = tokio::time::sleep_until(due.into()) => {}
+            }
+            if self.schedule.lock().is_due(Instant::now(), &has_clients) {
+                return;
+            }
+        }
+    }
+
+    /// Records the start of a fetch of the silent lists.
+    pub(crate) fn refresh_started(&self) {
+        self.progress.send_modify(|progress| progress.started += 1);
+        let was_called = self.was_called.swap(false, Ordering::AcqRel);
+        self.schedule.lock().started(Instant::now(), was_called);
+    }
+
+    /// Records the end of a fetch of the silent lists.
+    pub(crate) fn refresh_ended(&self, outcome: FetchOutcome) {
+        self.schedule.lock().ended(Instant::now(), outcome);
+        self.progress.send_modify(|progress| progress.ended = progress.started);
+    }
+
+    /// Requests a refresh for a client. Returns `None` if the client need not wait for one: the server announces its
+    /// changes, or the listing is recent, or the next refresh is too far away.
+    pub(crate) fn request_refresh(&self, reason: RefreshReason) -> Option<AwaitedRefresh> {
+        if !self.is_silent.load(Ordering::Acquire) {
+            return None;
+        }
+        let was_called = self.was_called.load(Ordering::Acquire);
+        let progress = *self.progress.borrow();
+        let mut schedule = self.schedule.lock();
+        if progress.started > progress.ended && !was_called && reason == RefreshReason::List {
+            return Some(AwaitedRefresh { number: progress.started });
+        }
+        if !schedule.request(Instant::now(), reason, was_called) {
+            return None;
+        }
+        drop(schedule);
+        self.rescheduled.notify_one();
+        Some(AwaitedRefresh { number: progress.started + 1 })
+    }
+
+    /// Waits for the end of a refresh.
+    pub(crate) async fn await_refresh(&self, refresh: AwaitedRefresh) {
+        let _ = self.progress.subscribe().wait_for(|progress| progress.ended >= refresh.number).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lists() -> LinkLists {
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
+        LinkLists::new(Arc::new(Server::new("a", transport, Default::default())))
+    }
+
+    #[tokio::test]
+    async fn reg3_a_burst_of_notifications_is_one_change() {
+        let lists = lists();
+        for _ in 0..10_000 {
+            lists.mark(&[List::Tools]);
+        }
+        lists.mark(&[List::Resources, List::Templates]);
+        lists.wait_for_marks().await;
+        assert_eq!(lists.take_marks(), [List::Tools, List::Resources, List::Templates]);
+        assert!(lists.take_marks().is_empty());
+    }
+
+    #[tokio::test]
+    async fn d20_a_client_waits_for_a_fetch_that_starts_after_the_call() {
+        let lists = lists();
+        assert!(lists.request_refresh(RefreshReason::Miss).is_none(), "the server announces its changes");
+        lists.start_refreshes(Duration::from_secs(60));
+        lists.refresh_started();
+        let joined = lists.request_refresh(RefreshReason::List).expect("a fetch is in progress");
+        lists.note_call();
+        let later = lists.request_refresh(RefreshReason::List).expect("the call may have changed the lists");
+        lists.refresh_ended(FetchOutcome::unchanged());
+        lists.await_refresh(joined).await;
+        assert!(futures_util::FutureExt::now_or_never(lists.await_refresh(later)).is_none());
+        lists.refresh_started();
+        lists.refresh_ended(FetchOutcome::unchanged());
+        lists.await_refresh(later).await;
+    }
+}
