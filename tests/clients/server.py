@@ -107,13 +107,13 @@ def completions(value):
     return [name for name in CATALOG["names"] if name.startswith(value)]
 
 
-async def serve_http(application):
-    """Serves on a free port of 127.0.0.1 and says where."""
+async def serve_http(application, path="/mcp"):
+    """Serves on a free port of 127.0.0.1 and prints the address."""
     import uvicorn
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    print(f"listening http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
+    print(f"listening http://127.0.0.1:{listener.getsockname()[1]}{path}", flush=True)
     await uvicorn.Server(uvicorn.Config(application, log_level="warning")).serve(sockets=[listener])
 
 

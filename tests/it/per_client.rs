@@ -1,4 +1,4 @@
-//! Per-client servers (`"session": "per-client"`): started with the first call, ended with the client, and never
+//! Per-client servers (`"session": "per-client"`): started with the first list or call, ended with the client, and never
 //! shared.
 //!
 //! A failing or slow start affects only its own client.
@@ -71,7 +71,8 @@ async fn delete(client: &Client) {
 async fn each_client_has_a_separate_server_state_over_every_transport() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
-        let (one, two) = (gateway.client_seeing("a_level").await, gateway.client().await);
+        let seeing = gateway.client_seeing("a_level").await;
+        let (one, two) = (gateway.client().await, gateway.client().await);
         one.request("logging/setLevel", json!({"level": "debug"})).await;
         assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}: set before the first call");
         assert_eq!(two.call_text("a_level", json!({})).await, "none", "{transport}");
@@ -81,26 +82,28 @@ async fn each_client_has_a_separate_server_state_over_every_transport() {
         })
         .await;
         assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}");
-        assert_eq!(links(&gateway).await, 2, "{transport}");
+        assert_eq!(seeing.call_text("a_level", json!({})).await, "none", "{transport}");
+        assert_eq!(links(&gateway).await, 3, "{transport}");
     }
 }
 
 #[tokio::test]
-async fn only_the_first_call_of_a_client_starts_its_process() {
+async fn d21_only_the_first_list_or_call_of_a_client_starts_its_process() {
     let (_scratch, log) = start_log();
     let gateway = gateway_of(own_process(&["--start-log", path_text(&log)])).await;
-    let client = gateway.client_seeing("a_env").await;
-    for (method, params) in [
-        ("prompts/list", json!({})),
-        ("resources/list", json!({})),
-        ("ping", json!({})),
-        ("logging/setLevel", json!({"level": "info"})),
-        ("tools/call", json!({"name": "a_none"})),
-    ] {
+    let client = gateway.client().await;
+    let shared = || async { (starts(&log) == 1).then_some(()) };
+    eventually("the process of the shared connection is started", shared).await;
+    for (method, params) in [("ping", json!({})), ("logging/setLevel", json!({"level": "info"}))] {
         client.request(method, params).await;
     }
     client.notify("notifications/roots/list_changed", json!({})).await;
-    assert_eq!((starts(&log), links(&gateway).await), (1, 0), "the one that lists");
+    assert_eq!((starts(&log), links(&gateway).await), (1, 0), "the shared one");
+    client.await_tool("a_env").await;
+    for method in ["prompts/list", "resources/list", "tools/list"] {
+        client.request(method, json!({})).await;
+    }
+    assert_eq!((starts(&log), links(&gateway).await), (2, 1), "the first list starts it");
     let calls: Vec<_> = (0..20).map(|_| begin_call(&client, "a_env", json!({"name": "ME"}))).collect();
     let mut pids = Vec::new();
     for call in calls {
@@ -319,7 +322,8 @@ async fn a_client_that_disconnects_during_the_start_leaves_no_process() {
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));
     let mut gateway = Gateway::start(json!({"gateway": {"grace": "500ms"}, "mcpServers": {"a": server}})).await;
-    let (one, two) = (gateway.client_seeing("a_echo").await, gateway.client().await);
+    let (one, two) = (gateway.client().await, gateway.client().await);
+    metric_becomes(&Client::new(gateway.address), r#"goblin_backend_up{server_id="a"}"#, 1).await;
     let _calls = [begin_call(&one, "a_echo", json!({})), begin_call(&two, "a_echo", json!({}))];
     eventually("both are started", || async { (starts(&log) == 3).then_some(()) }).await;
     metric_becomes(&Client::new(gateway.address), LINKS, 2).await;

@@ -304,8 +304,8 @@ async fn sub10_a_subscribe_is_pending_until_the_per_client_process_starts() {
     let barrier = scratch.path().join("barrier");
     let script = format!(r#"test ! -e {} && exec "$@""#, path_text(&barrier));
     let gateway = Gateway::with_servers(json!({ "a": per_client(scripted_server(&script, &[])) })).await;
+    gateway.client_seeing("a_touch").await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
-    peer.await_tool("a_touch").await;
     scratch.write("barrier", "");
     assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
     std::fs::remove_file(&barrier).expect("the file exists");

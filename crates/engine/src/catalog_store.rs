@@ -52,6 +52,8 @@ pub struct CatalogStore {
     has_client_links: AtomicBool,
     /// The version of the newest catalog.
     version: AtomicU64,
+    /// Whether a catalog has been published.
+    is_published: AtomicBool,
     /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
@@ -98,6 +100,7 @@ impl CatalogStore {
             own: OwnCatalogs::default(),
             has_client_links: AtomicBool::new(false),
             version: AtomicU64::new(version),
+            is_published: AtomicBool::new(false),
             pages: PageCounts::default(),
             backends: ArcSwap::default(),
             changed: Arc::default(),
@@ -274,7 +277,8 @@ impl CatalogStore {
 
     /// Publishes the catalogs of the current listings.
     fn publish(&self, observe: &Observe) {
-        if !self.is_current() {
+        // The first catalog is published even if there are no servers.
+        if !self.is_current() || !self.is_published.swap(true, Ordering::Relaxed) {
             self.publish_shared(observe);
         }
         let base = self.whole.current.load_full();

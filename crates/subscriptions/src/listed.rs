@@ -217,13 +217,6 @@ impl<S: Subscriber> SubscriptionTable<S> {
         outcome
     }
 
-    /// Records that a suspect could be read. It is no suspect again until the backend offers it and removes it again.
-    pub fn mark_readable(&mut self, native: &str, offers: &dyn OfferedResources) {
-        if let Some(resource) = self.resources.get_mut(native).filter(|_| !offers.has(native)) {
-            resource.was_offered = false;
-        }
-    }
-
     /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
     /// backend has confirmed the subscriptions.
     pub fn restore(

@@ -59,8 +59,7 @@ pub(crate) struct ResourceEntry<S> {
     /// True if the backend may have a subscription although `state` differs. A response was late, or the gateway
     /// subscribes again.
     pub is_uncertain: bool,
-    /// True if the backend has offered the resource, by list or template, since the first subscription or since it was
-    /// last read without being offered.
+    /// True if the backend has offered the resource, by list or template, since the first subscription.
     pub was_offered: bool,
     /// True if the backend offered the resource and it is now deleted.
     pub is_missing: bool,

@@ -323,19 +323,6 @@ fn sub14_a_deleted_uri_is_notified_once_and_subscribed_again_when_it_returns() {
 }
 
 #[test]
-fn d20_a_uri_that_left_the_listing_but_can_be_read_is_checked_once() {
-    let mut fixture = TableFixture::new();
-    fixture.relist(&["a:1"]);
-    fixture.subscribe(0, "a:1");
-    let is_suspect = |fixture: &mut TableFixture| !fixture.relist(&[]).1.is_empty();
-    assert!(is_suspect(&mut fixture) && is_suspect(&mut fixture), "no read has answered");
-    fixture.table.mark_readable("a:1", &fixture.listed);
-    assert!(!is_suspect(&mut fixture));
-    fixture.relist(&["a:1"]);
-    assert!(is_suspect(&mut fixture), "it left the listing again");
-}
-
-#[test]
 fn sub14_a_missing_uri_is_not_subscribed_on_a_new_link_until_it_returns() {
     let mut fixture = TableFixture::new();
     fixture.relist(&["a:1"]);

@@ -22,7 +22,7 @@ use crate::upstream::fetch::{
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::lists::LinkLists;
 use crate::upstream::refresh::{self, FetchChange, FetchOutcome};
-use crate::upstream::subscriptions::{SETTLED_AFTER, SubscriptionManager};
+use crate::upstream::subscriptions::{ListingStage, SETTLED_AFTER, SubscriptionManager};
 use crate::upstream::supervisor::BackendDeps;
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
@@ -143,7 +143,8 @@ impl Lister<'_> {
         if is_refresh {
             self.lists.refresh_started();
         }
-        let summary = self.fetch_all(lists, is_settled).await?;
+        let stage = if is_settled { ListingStage::Complete } else { ListingStage::Early };
+        let summary = self.fetch_all(lists, (stage, is_refresh)).await?;
         self.lists.set_refreshing(false);
         self.lists.set_settled();
         if is_refresh {
@@ -157,7 +158,7 @@ impl Lister<'_> {
     ///
     /// Returns an error if the connection broke: over HTTP nothing else may notice the break, and the list would stay
     /// stale.
-    async fn fetch_all(&self, lists: &[List], is_settled: bool) -> Result<FetchSummary, String> {
+    async fn fetch_all(&self, lists: &[List], kind: (ListingStage, bool)) -> Result<FetchSummary, String> {
         let budget = FetchBudget::new(&self.deps.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(self.hello) {
@@ -180,11 +181,11 @@ impl Lister<'_> {
                     None => break,
                 },
                 () = tokio::time::sleep_until(publish_at), if !fetched.is_empty() => {
-                    self.publish(std::mem::take(&mut fetched), is_settled, &mut summary).await;
+                    self.publish(std::mem::take(&mut fetched), kind, &mut summary).await;
                 }
             }
         }
-        self.publish(fetched, is_settled, &mut summary).await;
+        self.publish(fetched, kind, &mut summary).await;
         summary.outcome.retry_after = budget.retry_after();
         if budget.is_exceeded() {
             summary.outcome.change = FetchChange::TooLarge;
@@ -195,7 +196,12 @@ impl Lister<'_> {
     /// Publishes the fetched lists that differ from the current ones. Only this task writes the listing, so reading
     /// and storing it without a lock is safe. If this future is dropped before `on_listing` completes, the manager
     /// compares the next lists with the ones it knows.
-    async fn publish(&self, fetched: Vec<(List, FetchedList)>, is_settled: bool, summary: &mut FetchSummary) {
+    async fn publish(
+        &self,
+        fetched: Vec<(List, FetchedList)>,
+        (stage, is_refresh): (ListingStage, bool),
+        summary: &mut FetchSummary,
+    ) {
         let mut listing = Listing::clone(&self.lists.listing());
         let mut differs = listing.hello.as_ref() != Some(self.hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
@@ -227,7 +233,9 @@ impl Lister<'_> {
             self.deps.listing_changed.notify_one();
         }
         if has_resources || has_templates {
-            summary.needs_refetch |= self.subscriptions.on_listing(is_settled, has_resources).await;
+            // A server that announces a change may have hidden and then deleted a resource, so its lists are checked.
+            let stage = if is_refresh && !differs { ListingStage::Unchanged } else { stage };
+            summary.needs_refetch |= self.subscriptions.on_listing(stage, has_resources).await;
         }
     }
 

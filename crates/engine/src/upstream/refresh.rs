@@ -71,6 +71,8 @@ pub(crate) struct RefreshSchedule {
     last_start: Instant,
     /// The start of the interval until the next refresh without a cause.
     interval_start: Instant,
+    /// The start of the last refresh. The first fetch of a link is none.
+    last_refresh: Option<Instant>,
     /// The pause after `last_start`.
     pause: Duration,
     /// No refresh starts before this time, by the `ttlMs` or the `Retry-After` of the server.
@@ -98,6 +100,7 @@ impl RefreshSchedule {
             interval,
             last_start: now,
             interval_start: now,
+            last_refresh: None,
             pause: MIN_PAUSE,
             not_before: now,
             called: None,
@@ -123,6 +126,7 @@ impl RefreshSchedule {
     /// Records the start of a fetch. `was_called` reports whether a tool call preceded it.
     pub(crate) fn started(&mut self, now: Instant, was_called: bool) {
         (self.last_start, self.interval_start) = (now, now);
+        self.last_refresh = (!self.is_first).then_some(now);
         (self.called, self.requested) = (None, None);
         self.is_explained = was_called;
     }
@@ -160,8 +164,11 @@ impl RefreshSchedule {
         if !is_urgent && is_recent {
             return false;
         }
-        let pause = if is_urgent && !self.is_held_back() { MIN_PAUSE } else { self.pause };
-        let due = (self.last_start + pause).max(self.not_before);
+        let due = match is_urgent && !self.is_held_back() {
+            true => self.last_refresh.map_or(now, |refresh| refresh + MIN_PAUSE),
+            false => self.last_start + self.pause,
+        };
+        let due = due.max(self.not_before);
         if due > now + MAX_CLIENT_WAIT {
             return false;
         }
@@ -252,6 +259,9 @@ mod tests {
         fetch(&mut lists, now, FetchChange::Changed);
         assert!(lists.request(now, RefreshReason::List, true), "a call explains the request");
         assert_eq!(lists.next_due(), now + SECOND);
+        let mut lists = schedule(now);
+        assert!(lists.request(now, RefreshReason::Miss, false));
+        assert_eq!(lists.next_due(), now, "the first fetch of a link is no refresh");
     }
 
     #[test]

@@ -390,16 +390,16 @@ impl SubscriptionManager {
         }
     }
 
-    /// Processes a new listing. `is_settled` is `true` if the connection is old enough for the listing to be complete.
-    /// `has_resources` is `false` for templates alone, which hold no fields of resources. Returns `true` if subscribed
-    /// resources are missing and the connection has not settled: the caller must then fetch the list again.
-    pub async fn on_listing(&self, is_settled: bool, has_resources: bool) -> bool {
+    /// Processes a new listing. `has_resources` is `false` for templates alone, which hold no fields of resources.
+    /// Returns `true` if subscribed resources are missing and the connection has not settled: the caller must then
+    /// fetch the list again.
+    pub async fn on_listing(&self, stage: ListingStage, has_resources: bool) -> bool {
         let patterns = self.state().table.patterns();
         let covered = self.find_covered(patterns).await;
-        self.apply_listing(is_settled, has_resources, covered)
+        self.apply_listing(stage, has_resources, covered)
     }
 
-    fn apply_listing(&self, is_settled: bool, has_resources: bool, covered: Option<PatternMatches>) -> bool {
+    fn apply_listing(&self, stage: ListingStage, has_resources: bool, covered: Option<PatternMatches>) -> bool {
         let mut state = self.state();
         let offered = self.context.lists.view();
         let before = std::mem::replace(&mut state.last_listing, Arc::clone(&offered));
@@ -415,8 +415,8 @@ impl SubscriptionManager {
         }
         self.send_updates(&state, &relisted.notices);
         drop(state);
-        let needs_refetch = !is_settled && !relisted.suspects.is_empty();
-        if is_settled {
+        let needs_refetch = stage == ListingStage::Early && !relisted.suspects.is_empty();
+        if stage == ListingStage::Complete {
             self.reads().set_suspects(relisted.suspects);
         }
         self.wakeup.notify_one();
@@ -486,6 +486,17 @@ impl SubscriptionManager {
     fn held(&self) -> MutexGuard<'_, DeferredUpdates> {
         self.held.lock()
     }
+}
+
+/// The meaning of a listing for subscribed resources that it does not contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListingStage {
+    /// The connection is new, and the server may not have listed everything.
+    Early,
+    /// A missing resource may be deleted, so the gateway reads it.
+    Complete,
+    /// A refresh found the same lists as before, so nothing left the listing.
+    Unchanged,
 }
 
 /// The age of a connection from which on its lists count as complete.

@@ -230,10 +230,6 @@ impl SubscriptionManager {
             UpkeepOutcome::Replied(job, Some(reply)) => self.on_reply(&job, reply),
             UpkeepOutcome::Late(job, after, _) => self.on_reply(&job, UpstreamReply::Late(after)),
             UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_deleted(&native),
-            UpkeepOutcome::Checked(native, Some(answer)) if contents(&answer).is_some() => {
-                let offered = self.context.lists.view();
-                self.state().table.mark_readable(&native, &self.exposed(&offered));
-            }
             UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
                 Some(contents) if self.reads().record(&native, contents) => {
                     self.distribute(&native, Some(EMPTY_PARAMS), updated);
