@@ -336,7 +336,11 @@ async fn sess2_every_way_to_end_a_session_frees_all_its_resources() {
     }
     println!("memory after each round: {memory:?}");
     let starts = 2 + memory.len() * 3 * WITH_THEIR_OWN;
-    assert_eq!(started(&watcher.starts), starts, "one that is shared, one of the first client, and one for each client");
+    assert_eq!(
+        started(&watcher.starts),
+        starts,
+        "one that is shared, one of the first client, and one for each client"
+    );
     let received = std::fs::read_to_string(received).expect("the server has received messages");
     for why in ["it disconnected", "did not answer"] {
         assert!(received.contains(why), "no server request has ended because of: {why}");

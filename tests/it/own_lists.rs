@@ -72,7 +72,8 @@ async fn d21_a_client_over_http_sse_and_stdio_gets_the_tools_of_its_session() {
 /// Returns the tools of server-everything that depend on a capability of the client.
 async fn conditional(client: &Client) -> Vec<String> {
     let names = client.tool_names().await.into_iter();
-    let names = names.filter(|name| name.contains("roots") || name.contains("sampling") || name.contains("elicitation"));
+    let names =
+        names.filter(|name| name.contains("roots") || name.contains("sampling") || name.contains("elicitation"));
     names.collect()
 }
 

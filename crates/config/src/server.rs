@@ -150,7 +150,8 @@ fn refresh(field: &Field<'_>) -> Option<Refresh> {
         text => quantity::duration(text).map_err(|_| wrong()),
     };
     let too_short = || Fault::new("is too short").cure("use at least \"1s\"");
-    let check = |interval| if interval < MIN_REFRESH_INTERVAL { Err(too_short()) } else { Ok(Refresh::Every(interval)) };
+    let check =
+        |interval| if interval < MIN_REFRESH_INTERVAL { Err(too_short()) } else { Ok(Refresh::Every(interval)) };
     field.accept(interval.and_then(check))
 }
 

@@ -401,9 +401,7 @@ impl Backend {
             }
             LinkError::Protocol(reason)
             | LinkError::Busy { reason, .. }
-            | LinkError::Rejected { error: reason, .. } => {
-                Error::BackendProtocol { server, reason: public(&reason) }
-            }
+            | LinkError::Rejected { error: reason, .. } => Error::BackendProtocol { server, reason: public(&reason) },
         }
     }
 }

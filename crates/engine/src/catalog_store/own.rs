@@ -67,9 +67,22 @@ struct Variant {
     /// The version of the whole catalog that it was made from.
     base: u64,
     profile: Option<ProfileName>,
-    /// The differing listings, by their index among the backends.
-    listings: Vec<(usize, Arc<Listing>)>,
+    replacements: Vec<Replacement>,
     catalog: Arc<Catalog>,
+}
+
+/// A listing of an own link that differs from the one of the shared link.
+struct Replacement {
+    /// The index of the source.
+    source: usize,
+    listing: Arc<Listing>,
+}
+
+impl Replacement {
+    fn is_same(&self, other: &Replacement) -> bool {
+        self.source == other.source
+            && (Arc::ptr_eq(&self.listing, &other.listing) || self.listing.is_same(&other.listing))
+    }
 }
 
 impl OwnCatalog {
@@ -84,9 +97,8 @@ impl OwnCatalog {
     }
 
     /// Updates the listings of the client's own links. A running backend without a link for the client keeps the last
-    /// one. Returns those that differ from the listings of the shared links, by their index among the sources, and
-    /// whether any listing is new.
-    fn update(&self, sources: &[Source]) -> (Vec<(usize, Arc<Listing>)>, bool) {
+    /// one. Returns those that differ from the listings of the shared links, and whether any listing is new.
+    fn update(&self, sources: &[Source]) -> (Vec<Replacement>, bool) {
         let mut state = self.state.lock();
         let last = std::mem::take(&mut state.listings);
         let (mut differing, mut is_new) = (Vec::new(), false);
@@ -96,7 +108,7 @@ impl OwnCatalog {
             let Some(listing) = listing else { continue };
             is_new |= before.is_none_or(|before| !Arc::ptr_eq(before, &listing));
             if !listing.is_same(&source.listing) {
-                differing.push((index, Arc::clone(&listing)));
+                differing.push(Replacement { source: index, listing: Arc::clone(&listing) });
             }
             state.listings.push(OwnListing { backend: Arc::clone(&source.backend), listing });
         }
@@ -236,17 +248,17 @@ impl Variant {
         variants: &mut Vec<Variant>,
         before: &mut Vec<Variant>,
         (base, caller): (&Catalog, &Caller),
-        listings: Vec<(usize, Arc<Listing>)>,
+        replacements: Vec<Replacement>,
         make: impl Fn(&Caller, Vec<Source>) -> Catalog,
     ) -> Arc<Catalog> {
-        if let Some(variant) = variants.iter().find(|variant| variant.is_for(caller, &listings)) {
+        if let Some(variant) = variants.iter().find(|variant| variant.is_for(caller, &replacements)) {
             return Arc::clone(&variant.catalog);
         }
-        let variant = match before.iter().position(|variant| variant.is_for(caller, &listings)) {
+        let variant = match before.iter().position(|variant| variant.is_for(caller, &replacements)) {
             Some(index) => before.swap_remove(index),
             None => {
-                let catalog = Arc::new(make(caller, replace(&base.sources, &listings)));
-                Variant { base: base.version, profile: caller.profile.clone(), listings, catalog }
+                let catalog = Arc::new(make(caller, replace(&base.sources, &replacements)));
+                Variant { base: base.version, profile: caller.profile.clone(), replacements, catalog }
             }
         };
         let catalog = Arc::clone(&variant.catalog);
@@ -254,21 +266,18 @@ impl Variant {
         catalog
     }
 
-    fn is_for(&self, caller: &Caller, listings: &[(usize, Arc<Listing>)]) -> bool {
-        let is_same = |((one, left), (two, right)): (&(usize, Arc<Listing>), &(usize, Arc<Listing>))| {
-            one == two && (Arc::ptr_eq(left, right) || left.is_same(right))
-        };
+    fn is_for(&self, caller: &Caller, replacements: &[Replacement]) -> bool {
         self.profile == caller.profile
-            && self.listings.len() == listings.len()
-            && self.listings.iter().zip(listings).all(is_same)
+            && self.replacements.len() == replacements.len()
+            && self.replacements.iter().zip(replacements).all(|(one, other)| one.is_same(other))
     }
 }
 
 /// Returns the sources with some listings replaced.
-fn replace(sources: &[Source], listings: &[(usize, Arc<Listing>)]) -> Vec<Source> {
+fn replace(sources: &[Source], replacements: &[Replacement]) -> Vec<Source> {
     let mut sources = sources.to_vec();
-    for (index, listing) in listings {
-        sources[*index].listing = Arc::clone(listing);
+    for Replacement { source, listing } in replacements {
+        sources[*source].listing = Arc::clone(listing);
     }
     sources
 }

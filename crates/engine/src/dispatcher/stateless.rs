@@ -75,12 +75,7 @@ impl Dispatcher {
     }
 
     /// Answers a list request, or begins it as a call if it has to wait.
-    fn begin_stateless_list(
-        &self,
-        sender: &StatelessClient,
-        caller: Caller,
-        request: Request,
-    ) -> Result<Begun, Error> {
+    fn begin_stateless_list(&self, sender: &StatelessClient, caller: Caller, request: Request) -> Result<Begun, Error> {
         match requested_list(&request.method) {
             Some(list) if self.router.is_list_ready(&caller, &request) => {
                 Ok(Begun::Ready(self.router.list(None, &caller, &request, list)?.into()))

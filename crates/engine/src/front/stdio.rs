@@ -320,8 +320,7 @@ mod tests {
             panic!("the client listens")
         };
         let stop = watch::Sender::new(false);
-        let stream =
-            ListenStream::new(&dispatcher.router.catalogs, listening, stop.subscribe());
+        let stream = ListenStream::new(&dispatcher.router.catalogs, listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
         let sending = tokio::spawn(send_notifications(stream, guard, output));
         while read.is_empty() {

@@ -106,8 +106,7 @@ impl Router {
         self.catalogs.add_own(&call.caller, &call.client);
         let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         // Above the limit of clients there is no slot, and the lists of the shared link serve.
-        let lists: Vec<_> =
-            catalog.sources.iter().filter_map(|source| source.backend.connect_own(call)).collect();
+        let lists: Vec<_> = catalog.sources.iter().filter_map(|source| source.backend.connect_own(call)).collect();
         let fetched = async {
             for lists in &lists {
                 lists.settled().await;

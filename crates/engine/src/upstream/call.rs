@@ -257,10 +257,9 @@ impl Backend {
         match error {
             LinkError::SessionLost => true,
             LinkError::Closed { sent, .. } => !sent && self.client_links().is_some(),
-            LinkError::Overloaded
-            | LinkError::Protocol(_)
-            | LinkError::Busy { .. }
-            | LinkError::Rejected { .. } => false,
+            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Busy { .. } | LinkError::Rejected { .. } => {
+                false
+            }
         }
     }
 }

@@ -79,13 +79,7 @@ impl BackendEvents {
         uris: Arc<ArcSwapOption<ExposedUris>>,
         tasks: Arc<TaskTable>,
     ) -> BackendEvents {
-        BackendEvents {
-            server,
-            observe,
-            uris,
-            tasks,
-            elicitations: Mutex::default(),
-        }
+        BackendEvents { server, observe, uris, tasks, elicitations: Mutex::default() }
     }
 
     pub(crate) fn id(&self) -> &ServerId {

@@ -29,7 +29,8 @@ use tokio::time::timeout;
 
 use crate::client::call::Call;
 use crate::upstream::http::peer::{
-    BACKGROUND_TIMEOUT, HttpPeer, error_body, finish, is_session_unknown, request, response_in, retry_after, status_error,
+    BACKGROUND_TIMEOUT, HttpPeer, error_body, finish, is_session_unknown, request, response_in, retry_after,
+    status_error,
 };
 use crate::upstream::http::{JSON, STREAM, whole_body};
 use crate::upstream::inbound::ReplySink;

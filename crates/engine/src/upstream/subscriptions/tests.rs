@@ -103,19 +103,19 @@ async fn subx2_sub18_a_waiting_sub_resource_update_is_sent_if_the_listing_change
     for (size, expected) in [(1, 0), (2, 1)] {
         let fixture = with_held_update().await;
         fixture.list(&[("a:s/", 1), ("a:s/n", size)]);
-        fixture.manager.on_listing(true, true).await;
+        fixture.manager.on_listing(ListingStage::Complete, true).await;
         assert_eq!(fixture.received(), UPDATE[..expected]);
     }
     let fixture = with_held_update().await;
     fixture.list(&[("a:s/", 1)]);
-    fixture.manager.on_listing(true, true).await;
+    fixture.manager.on_listing(ListingStage::Complete, true).await;
     assert_eq!(fixture.received(), UPDATE, "the resource is no longer listed");
 }
 
 #[tokio::test]
 async fn subx2_a_template_listing_does_not_release_a_waiting_update() {
     let fixture = with_held_update().await;
-    fixture.manager.on_listing(true, false).await;
+    fixture.manager.on_listing(ListingStage::Complete, false).await;
     assert!(fixture.received().is_empty());
     fixture.manager.on_listing_failed();
     assert_eq!(fixture.received(), UPDATE);
@@ -130,6 +130,6 @@ async fn subx2_sub5_a_client_with_a_second_full_subscription_is_notified_once() 
     fixture.send_update("a:s/n");
     assert_eq!(fixture.received(), UPDATE);
     fixture.manager.on_listing_started();
-    fixture.manager.on_listing(true, true).await;
+    fixture.manager.on_listing(ListingStage::Complete, true).await;
     assert!(fixture.received().is_empty());
 }
