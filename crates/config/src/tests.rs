@@ -9,8 +9,8 @@ use crate::file::ConfigOrigin;
 use crate::schema::{IGNORED, ObjectKeys};
 use crate::secret::Secret;
 use crate::{
-    Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Root, Server, ServerId, ServerIdError,
-    Sharing, Timeout, Transport, UriPolicy, parse,
+    Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Refresh, Root, Server, ServerId,
+    ServerIdError, Sharing, Timeout, Transport, UriPolicy, parse,
 };
 
 mod permissions;
@@ -72,7 +72,7 @@ pub(crate) const FULL: &str = r#"{
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
-      "inherit": ["EXTRA", "MORE_*"], "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "validate": true,
+      "inherit": ["EXTRA", "MORE_*"], "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "refresh": "2m", "validate": true,
       "namespacing": "prefix", "declare": ["sampling"], "roots": ["src", { "uri": "file:///srv", "name": "all" }],
       "tools": { "allow": ["find_*"], "deny": ["find_x"], "rename": { "find_a": "seek" }, "timeouts": { "slow": "0", "b": "1h" } },
       "prompts": { "allow": [], "deny": ["*"], "rename": { "p": "q" } },
@@ -101,6 +101,7 @@ fn a_minimal_file_gets_the_documented_defaults() {
     assert_eq!((server.session, server.max_clients, server.roots.as_slice()), (Sharing::Shared, 100, &[][..]));
     assert_eq!(server.declare, Declare { sampling: true, elicitation: true });
     assert_eq!((server.prefix.as_str(), server.enabled, server.timeout), ("a", true, None));
+    assert_eq!((server.refresh, server.poll), (Refresh::Auto, None));
     assert_eq!((server.namespacing.tools, server.namespacing.resources), (NamePolicy::Prefix, UriPolicy::Uri));
     assert_eq!((server.namespacing.separator.as_str(), server.namespacing.max_length), ("_", 48));
     let Transport::Stdio { cwd, .. } = &server.transport else { panic!("not stdio") };

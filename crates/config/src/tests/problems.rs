@@ -330,6 +330,12 @@ fn problems_of_a_server_entry_are_reported() {
         );
         check_server(members, &[(&format!("3:{column}"), &expected)]);
     }
+    for wrong in ["\"soon\"", "\"5\""] {
+        let expected = "a.refresh: must be \"auto\", \"never\" or an interval, use an interval like \"30s\"";
+        check_server(&format!(r#""command": "x", "refresh": {wrong}"#), &[("3:28", expected)]);
+    }
+    check_server(r#""command": "x", "refresh": false"#, &[("3:28", "a.refresh: must be a string, not true or false")]);
+    check_server(r#""command": "x", "refresh": "999ms""#, &[("3:28", "a.refresh: is too short, use at least \"1s\"")]);
     check_server(r#""command": "x", "poll": "99ms""#, &[("3:25", "a.poll: is too short, use at least \"100ms\"")]);
 }
 

@@ -17,8 +17,8 @@ use crate::glob::Glob;
 use crate::inherit::Inherit;
 use crate::secret::Secret;
 use crate::{
-    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, ResourceRules, Root,
-    Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
+    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Refresh, ResourceRules,
+    Root, Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
 };
 
 /// Generates few values for each member, so two arbitrary configurations often share some.
@@ -61,6 +61,7 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
             namespacing: Namespacing::default(),
             timeout,
             poll: enabled.then_some(Duration::from_secs(1)),
+            refresh: if enabled { Refresh::Auto } else { Refresh::Never },
             validate: false,
             tools: ToolRules { filter, rename: BTreeMap::new(), timeouts: BTreeMap::new() },
             prompts: Rules::default(),
