@@ -19,7 +19,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
 use crate::per_client::own_process;
-use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
+use crate::subscriber::{DELETED, UPDATED, named, short, states, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::{path_text, starts};
 
@@ -175,7 +175,7 @@ async fn await_requests_to(peer: &Client, server: &str, expected: &[&str]) {
 async fn sub10_a_pending_subscribe_moves_to_the_changed_server() {
     let mut running = Running::start(json!({ "a": fixture_server(&[]) })).await;
     let (one, two) = (running.peer(json!({})).await, running.peer(json!({})).await);
-    let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
+    let begun = one.begin("resources/subscribe", named("a+note:///held-x")).await;
     two.await_upstream(&["+note:///held-x"]).await;
     running.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
     let answer = one.answer_to(begun).await;

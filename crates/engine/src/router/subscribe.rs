@@ -15,6 +15,7 @@ use goblin_subscriptions::selection::Selection;
 use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_subscriptions::{SubscribeOutcome, SubscriptionOptions};
 use goblin_telemetry::Event;
+use goblin_wire::extensions::META_PREFIX as PREFIX;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
 use goblin_wire::{Error, Outcome as Answer, Request, Response};
@@ -28,16 +29,16 @@ use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{SubscribeError, SubscribeResult, SubscriptionManager};
 use crate::upstream::{Backend, CallEnd};
 
-const PREFIX: &str = "dev.goblin/";
 /// The longest interval in milliseconds that a client can set.
 const MAX_INTERVAL_MS: u64 = 3_600_000;
 
 impl Router {
-    /// Subscribes the session of a call. The answer has the subscription's id and its canonical URI in `_meta`.
+    /// Subscribes the session of a call. The answer to a client that uses the extension has the subscription's id and
+    /// its canonical URI in `_meta`. Others get `{}`, because strict SDKs reject members in an empty result.
     pub(crate) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(request)?;
+        let SubscribeOptions { pattern, delivery, selection, is_extended } = SubscribeOptions::read(request)?;
         let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
         let backend = &catalog.source(found.source).backend;
         if call.caller.session.is_none() {
@@ -66,6 +67,9 @@ impl Router {
         // Use the name from the first subscription to the resource, because updates carry that name.
         let uri = &*subscription.name.exposed;
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
+        if !is_extended && !call.client.declares_subscriptions() {
+            return Ok(goblin_wire::reply(&request.id, "{}"));
+        }
         let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
         let id = subscription.id;
         let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(uri), quote(server));
@@ -110,7 +114,7 @@ impl Router {
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
     pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
         let subscribing = async {
-            let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(&call.request)?;
+            let SubscribeOptions { pattern, delivery, selection, .. } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
@@ -266,6 +270,8 @@ struct SubscribeOptions {
     pattern: Option<PatternKind>,
     delivery: DeliveryOptions,
     selection: Option<Selection>,
+    /// Whether the client set any option, so that it expects the members of the extension.
+    is_extended: bool,
 }
 
 /// The kind of a pattern subscription.
@@ -284,6 +290,7 @@ impl SubscribeOptions {
         for member in json::members(text, meta) {
             let (key, value) = (member.key(text), member.value);
             let Some(option) = key.strip_prefix(PREFIX) else { continue };
+            options.is_extended = true;
             match option {
                 "minIntervalMs" => options.delivery.min_interval = millis(text, value, &key)?,
                 "batchMs" => options.delivery.batch = millis(text, value, &key)?,
@@ -342,8 +349,10 @@ mod tests {
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
         let delivery =
             DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
-        assert_eq!(read(all), Ok(SubscribeOptions { delivery, ..SubscribeOptions::default() }));
-        let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..SubscribeOptions::default() };
+        let extended = || SubscribeOptions { is_extended: true, ..SubscribeOptions::default() };
+        assert_eq!(read(all), Ok(SubscribeOptions { delivery, ..extended() }));
+        assert_eq!(read(r#"{"dev.goblin/priority":0}"#), Ok(extended()), "the default changes nothing else");
+        let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..extended() };
         assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
         let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
         assert!(

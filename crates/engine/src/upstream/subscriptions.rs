@@ -324,7 +324,7 @@ impl SubscriptionManager {
     fn send_deletions(&self, _state: &ManagerState, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
-            let message = if subscription.subscriber.supports_deletions() {
+            let message = if subscription.subscriber.declares_subscriptions() {
                 deleted(&name.exposed)
             } else {
                 marked_deleted(&name.exposed)
