@@ -108,6 +108,7 @@ mod meta_calls;
 mod meta_errors;
 mod meta_views;
 mod metrics;
+mod native_names;
 mod orphans;
 mod per_client;
 mod per_client_messages;
