@@ -11,10 +11,10 @@ pub const META_TOOLS: &str = "dev.goblin/metaTools";
 /// The prefix of the gateway's own members of `_meta`: options in requests, names in results.
 pub const META_PREFIX: &str = "dev.goblin/";
 
-/// Reports whether the capabilities of a client declare the extension of subscriptions.
-pub fn declares_subscriptions(text: &str, capabilities: Span) -> bool {
+/// Reports whether the capabilities of a client declare this extension.
+pub fn declares(text: &str, capabilities: Span, extension: &str) -> bool {
     let object = |of: Span, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
-    let declares = |key| object(capabilities, key).and_then(|of| object(of, SUBSCRIPTIONS)).is_some();
+    let declares = |key| object(capabilities, key).and_then(|of| object(of, extension)).is_some();
     declares("experimental") || declares("extensions")
 }
 
@@ -37,7 +37,8 @@ mod tests {
             ("{}", false),
             ("7", false),
         ] {
-            assert_eq!(declares_subscriptions(capabilities, json::whole(capabilities)), expected, "{capabilities}");
+            let is_declared = declares(capabilities, json::whole(capabilities), SUBSCRIPTIONS);
+            assert_eq!(is_declared, expected, "{capabilities}");
         }
     }
 

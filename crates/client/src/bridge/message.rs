@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use goblin_telemetry::clean;
+use goblin_wire::extensions::{SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Splice};
 use goblin_wire::modern::is_stateless;
-use goblin_wire::{Id, MalformedMessage, Message, Method, Notification, Outcome, Request, Response, extensions};
+use goblin_wire::{Id, MalformedMessage, Message, Method, Notification, Outcome, Request, Response};
 
 /// A message of the client.
 pub struct ClientMessage {
@@ -183,7 +184,7 @@ pub fn error_message(answer: &Response) -> Option<String> {
 pub(crate) fn declares_subscriptions(initialize_request: &Bytes) -> bool {
     let Ok(Message::Request(request)) = Message::parse(initialize_request.clone()) else { return false };
     let text = request.raw.as_str();
-    request.params.capabilities.is_some_and(|capabilities| extensions::declares_subscriptions(text, capabilities))
+    request.params.capabilities.is_some_and(|capabilities| declares(text, capabilities, SUBSCRIPTIONS))
 }
 
 /// Returns the version that a response to `initialize` negotiated. Returns `None` if the response is an error.

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use goblin_config::exposure::ProfileName;
 use goblin_wire::Dialect;
-use goblin_wire::extensions::declares_subscriptions;
+use goblin_wire::extensions::{SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::TASKS;
 use goblin_wire::params::Params;
@@ -96,7 +96,7 @@ impl ClientCapabilities {
             elicitation_form: has(elicitation, "form") || elicitation.is_some() && !elicitation_url,
             elicitation_url,
             roots: object(capabilities, "roots").is_some(),
-            subscriptions: declares_subscriptions(text, capabilities),
+            subscriptions: declares(text, capabilities, SUBSCRIPTIONS),
             tasks: has(object(capabilities, "extensions"), TASKS),
             raw: capabilities.get(text).into(),
         }
