@@ -158,4 +158,5 @@ mod templates;
 mod timeouts;
 mod traces;
 mod tui;
+mod unlisted;
 mod watch;

@@ -323,3 +323,29 @@ async fn d10_subscriptions_end_when_a_server_becomes_per_client_and_stay_when_it
     assert_eq!(requests_to(&peer, "a").await, ["+note:///alpha"], "over its own connection");
     running.app.stop().await;
 }
+
+#[tokio::test]
+async fn d13_a_forwarded_subscription_survives_a_reload_and_ends_with_its_setting() {
+    let server = |unlisted: &str, arguments: &[&str]| {
+        let mut server = fixture_server(arguments);
+        server["resources"] = json!({ "deny": ["note:///{name}"] });
+        server["unlisted"] = json!(unlisted);
+        json!({ "a": server })
+    };
+    let mut running = Running::start(server("forward", &[])).await;
+    let peer = running.peer(json!({})).await;
+    peer.subscribe("a+note:///far").await;
+    // A changed process gets the subscription.
+    running.reload(server("forward", &["--instructions", "other"]));
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": "a+note:///far" }));
+    states_become(running.address, &[("a+note:///far", "subscribed")]).await;
+    running.reload(server("reject", &["--instructions", "other"]));
+    let deletion = json!({ "uri": "a+note:///far", "_meta": { "dev.goblin/deleted": true } });
+    let deadline = Deadline::new();
+    while peer.updated().await.json()["params"] != deletion {
+        deadline.pause("the subscriber is notified of the deletion").await;
+    }
+    states_become(running.address, &[("a+note:///far", "missing")]).await;
+    running.reload(server("forward", &["--instructions", "other"]));
+    states_become(running.address, &[("a+note:///far", "subscribed")]).await;
+}

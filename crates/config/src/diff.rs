@@ -138,6 +138,7 @@ fn depth(old: &Server, new: &Server) -> Depth {
         namespacing: _,
         timeout: _,
         poll: _,
+        unlisted: _,
         validate: _,
         tools: _,
         prompts: _,

@@ -92,6 +92,7 @@ impl Router {
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
+            is_forwarded: found.is_forwarded,
             options,
         };
         let subscribed = manager.subscribe(request, || self.reserve_place(client)).await;
@@ -230,6 +231,8 @@ struct SubscribeTarget {
     native: Arc<str>,
     exposed: Arc<str>,
     pattern: Option<Arc<Pattern>>,
+    /// Whether the backend receives the URI although it does not offer it.
+    is_forwarded: bool,
 }
 
 /// Looks up a URI, a template or a glob in the catalog. A glob need not match a listed resource.
@@ -237,9 +240,9 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
     let resources = &view.catalog.resources;
     match kind {
         None => {
-            let UriOwner { source, native, .. } = find_resource(view, uri)?;
+            let UriOwner { source, native, is_forwarded, .. } = find_resource(view, uri)?;
             let exposed = resources.expose(source, &native).into();
-            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None })
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None, is_forwarded })
         }
         Some(PatternKind::Template) => {
             let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
@@ -252,6 +255,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
                 native,
                 exposed,
                 pattern: Some(Arc::new(Pattern::Template(template))),
+                is_forwarded: false,
             })
         }
         Some(PatternKind::Glob) => {
@@ -259,7 +263,8 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
             let glob = UriGlob::parse(&native)
                 .map_err(|error| Error::InvalidParams(format!("uri is not a valid glob: {error}")))?;
             let exposed = resources.expose(source, &native).into();
-            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
+            let pattern = Some(Arc::new(Pattern::Glob(glob)));
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern, is_forwarded: false })
         }
     }
 }
