@@ -125,6 +125,7 @@ impl Book {
             exposed: format!("backend+{native}").into(),
             native: native.into(),
             pattern: None,
+            is_forwarded: false,
             options: SubscriptionOptions::default(),
         };
         let room = (&client.subscriptions, usize::MAX);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::fixture_server;
 use crate::home::Home;
-use crate::subscriber::{subscribed_upstream, touch};
+use crate::subscriber::{meta, named, subscribed_upstream, touch};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -57,7 +57,7 @@ async fn a_subscription_id_of_the_first_gateway_unsubscribes_at_the_next() {
     let home = home();
     let (mut gateway, _caller) = home.gateway("a_touch").await;
     let client = home.bridge().connected("2025-11-25").await;
-    let answer = client.request("resources/subscribe", json!({ "uri": ALPHA })).await;
+    let answer = client.request("resources/subscribe", named(ALPHA)).await;
     let id = answer["result"]["_meta"]["dev.goblin/subscriptionId"].clone();
     assert!(id.as_str().is_some_and(|id| id.starts_with("urn:uuid:")), "{answer}");
     gateway.child.kill().await.expect("the process can be killed");
@@ -67,4 +67,29 @@ async fn a_subscription_id_of_the_first_gateway_unsubscribes_at_the_next() {
     let answer = client.request("resources/unsubscribe", json!({ "uri": id })).await;
     assert_eq!(answer["result"], json!({}), "{answer}");
     subscribed_upstream(&caller, "[]").await;
+}
+
+#[tokio::test]
+async fn d22_sub4_the_bridge_removes_the_names_unless_its_client_asked_for_them() {
+    let home = home();
+    let (_gateway, caller) = home.gateway("a_touch").await;
+    let plain = home.bridge().connected("2025-11-25").await;
+    let bare = json!({ "uri": "note:///alpha" });
+    let answer = plain.request("resources/subscribe", &bare).await;
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    let options = json!({ "uri": "note:///alpha", "_meta": { "other": 1 } });
+    let answer = plain.request("resources/subscribe", options).await;
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    // The canonical URI was never sent to the client, but the bridge knows it.
+    plain.unsubscribe(ALPHA).await;
+    subscribed_upstream(&caller, "[]").await;
+    // A client that asks gets an id that ends the subscription.
+    let id = plain.subscribe("note:///alpha").await["dev.goblin/subscriptionId"].clone();
+    plain.unsubscribe(id.as_str().expect("an id")).await;
+    subscribed_upstream(&caller, "[]").await;
+    for key in ["experimental", "extensions"] {
+        let declared = home.bridge().listening(json!({ key: { "dev.goblin/subscriptions": {} } })).await;
+        let answer = declared.request("resources/subscribe", &bare).await;
+        assert_eq!(meta(&answer)["dev.goblin/uri"], ALPHA, "{answer}");
+    }
 }

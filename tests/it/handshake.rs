@@ -70,7 +70,7 @@ async fn srv1_cap1_d11_capabilities_do_not_depend_on_the_backends() {
             "version": 1,
             "options": ["pattern", "fields", "minIntervalMs", "batchMs", "priority"],
             "patterns": ["glob", "template"],
-        }, "dev.goblin/metaTools": { "prefix": "" } },
+        } },
     });
     let bare = fixture_server(&["--without", "prompts,resources,logging,completions"]);
     for config in [nothing_behind(), json!({ "mcpServers": { "a": bare } })] {
@@ -79,6 +79,22 @@ async fn srv1_cap1_d11_capabilities_do_not_depend_on_the_backends() {
             let answer = Client::new(gateway.address).initialize(version).await;
             assert_eq!(answer["result"]["capabilities"], everything, "{version}");
         }
+    }
+    // The meta tools are advertised only if they are on, or if the client asks for them.
+    let advertised = json!({ "prefix": "gw_" });
+    for (is_on, capabilities, expected) in [
+        (true, json!({}), &advertised),
+        (false, json!({}), &Value::Null),
+        (false, json!({ "experimental": { "dev.goblin/metaTools": {} } }), &advertised),
+    ] {
+        let meta_tools = json!({ "enabled": is_on, "prefix": "gw_" });
+        let gateway = Gateway::start(json!({ "metaTools": meta_tools, "mcpServers": {} })).await;
+        let answer = Client::new(gateway.address).initialize_with("2025-11-25", capabilities.clone()).await;
+        let found = &answer["result"]["capabilities"]["experimental"];
+        assert_eq!(found["dev.goblin/metaTools"], *expected, "{is_on} {capabilities}: {found}");
+        let discovered = Client::modern(gateway.address, capabilities).request("server/discover", json!({})).await;
+        let discovered = discovered["result"]["capabilities"].to_string();
+        assert!(discovered.contains("dev.goblin/subscriptions") && !discovered.contains("metaTools"), "{discovered}");
     }
 }
 

@@ -77,8 +77,8 @@ const LEGITIMATE: [&str; 5] = [
     "file:///public/100%25",
 ];
 
-/// Starts a server with a template that covers every URI. Its list has the denied resource in two spellings.
-async fn backend() -> Scripted {
+/// Starts a server, optionally with a template that covers every URI. Its list has the denied resource in two spellings.
+async fn backend(has_template: bool) -> Scripted {
     let listed = |uri: &str| json!({ "uri": uri, "name": uri });
     Scripted::start(move |seen: &Seen, _| match seen.method() {
         "initialize" => seen.result(json!({
@@ -89,7 +89,8 @@ async fn backend() -> Scripted {
             listed("file:///public/a%20b"), listed("file:///secret"), listed("file:///public/../s%65cret"),
         ] })),
         "resources/templates/list" => {
-            seen.result(json!({ "resourceTemplates": [{ "uriTemplate": "{+any}", "name": "any" }] }))
+            let template = has_template.then(|| json!({ "uriTemplate": "{+any}", "name": "any" }));
+            seen.result(json!({ "resourceTemplates": template.as_slice() }))
         }
         "resources/read" => {
             let uri = &seen.message["params"]["uri"];
@@ -112,8 +113,12 @@ struct Target {
 impl Target {
     /// Starts a gateway with these filters for the server and for the client's profile.
     async fn start(server: Value, profile: Value) -> Target {
-        let backend = backend().await;
+        Target::with(backend(true).await, server, profile, "reject").await
+    }
+
+    async fn with(backend: Scripted, server: Value, profile: Value, unlisted: &str) -> Target {
         let mut attacked = http_server(backend.address);
+        attacked["unlisted"] = json!(unlisted);
         attacked["resources"] = server;
         let gateway = Gateway::start(json!({
             "profiles": { "p": { "servers": ["s"], "resources": profile }, "other": { "servers": [HEALTHY] } },
@@ -123,8 +128,8 @@ impl Target {
         let mut client = Client::new(gateway.address).at("/mcp/p/p");
         client.initialize("2025-11-25").await;
         eventually("the server is listed", || async {
-            let templates = client.list("resources/templates/list", "resourceTemplates").await;
-            (!templates.is_empty()).then_some(())
+            let resources = client.list("resources/list", "resources").await;
+            (!resources.is_empty()).then_some(())
         })
         .await;
         Target { gateway, backend, client }
@@ -247,6 +252,27 @@ async fn hard1_no_detour_escapes_an_allow_list() {
         assert_unreachable(&target, &[&SPELLINGS[..], &DETOURS[..]].concat()).await;
         assert_reachable(&target).await;
         attack.end(CEILING).await;
+    }
+}
+
+#[tokio::test]
+async fn hard1_d13_no_spelling_of_a_hidden_resource_is_forwarded() {
+    let deny =
+        |prefix: &str| json!({ "deny": [format!("{prefix}file:///secret"), format!("{prefix}file:///secret/*")] });
+    for (server, profile) in
+        [(deny(""), json!(["*"])), (json!({}), deny("s+")), (json!({ "allow": ["file:///public/*"] }), json!(["*"]))]
+    {
+        let target = Target::with(backend(false).await, server, profile, "forward").await;
+        assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
+        assert_unreachable(&target, &SPELLINGS).await;
+        for native in LEGITIMATE {
+            for (method, params) in requests(&format!("s+{native}")).into_iter().take(2) {
+                let answer = target.client.request(method, params).await;
+                assert!(answer["result"].is_object(), "{method} {native}: {answer}");
+                let seen = target.backend.of(method).pop().expect("the request reached the backend");
+                assert_eq!(seen.message["params"]["uri"], native, "{method}");
+            }
+        }
     }
 }
 

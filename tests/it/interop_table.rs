@@ -66,9 +66,6 @@ impl Pair {
     /// Returns a limit of an SDK that shows only behind a gateway.
     fn lacks_behind_gateway(&self, feature: &str) -> Option<String> {
         let reason = match (feature, self.client, self.server) {
-            ("subscription", (Legacy, Rust), _) => {
-                "the client of Rust refuses the answer to `resources/subscribe` because it has `_meta`"
-            }
             ("logging", _, (Legacy, Rust)) => {
                 "the server of Rust sends log lines beside the stream of the call, where they may come after its end"
             }

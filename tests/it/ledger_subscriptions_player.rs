@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::harness::{Scratch, goblin};
-use crate::subscriber::{UPDATED, meta};
+use crate::subscriber::{UPDATED, meta, named};
 use crate::transport_pairs::Front;
 
 /// The longest time that a player only listens.
@@ -310,8 +310,7 @@ impl Player {
     async fn subscribe(&mut self, uri: String) {
         self.unsubscribed.remove(&uri);
         self.observed.wanted.entry(uri.clone()).or_default();
-        let answer =
-            self.observed.request_until_success(&self.peer, "resources/subscribe", json!({ "uri": uri })).await;
+        let answer = self.observed.request_until_success(&self.peer, "resources/subscribe", named(&uri)).await;
         assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
         // Earlier changes are not notified, so the resource is read now.
         self.observed.read_resource(&self.peer, &uri).await;

@@ -1,11 +1,15 @@
 //! The official Rust SDK as a client of `goblin stdio`.
 //!
 //! The other SDKs run as separate programs; this one is linked into the test.
+#![expect(deprecated, reason = "resources/subscribe belongs to older versions of the protocol")]
 
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use rmcp::model::{CallToolRequestParams, GetPromptRequestParams, JsonObject, ReadResourceRequestParams};
+use rmcp::model::{
+    CallToolRequestParams, GetPromptRequestParams, JsonObject, ReadResourceRequestParams,
+    ResourceUpdatedNotificationParam, SubscribeRequestParams, UnsubscribeRequestParams,
+};
 use rmcp::service::{NotificationContext, RunningService, ServiceError};
 use rmcp::{ClientHandler, RoleClient, ServiceExt as _};
 use serde::Serialize;
@@ -15,14 +19,23 @@ use tokio::sync::Notify;
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{GOBLIN, Scratch, TIMEOUT, eventually, fixture_server, servers_only};
+use crate::home::Home;
+use crate::subscriber::subscribed_upstream;
 
-/// A receiver of notifications about changed tools.
+/// A receiver of notifications about changed tools and updated resources.
 #[derive(Clone, Default)]
-struct Recorder(Arc<Notify>);
+struct Recorder {
+    tools: Arc<Notify>,
+    updated: Arc<Mutex<Vec<String>>>,
+}
 
 impl ClientHandler for Recorder {
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.0.notify_one();
+        self.tools.notify_one();
+    }
+
+    async fn on_resource_updated(&self, params: ResourceUpdatedNotificationParam, _: NotificationContext<RoleClient>) {
+        self.updated.lock().expect("no test panics here").push(params.uri);
     }
 }
 
@@ -41,6 +54,11 @@ impl Client {
         let path = scratch.write("goblin.json", &servers_only(config).to_string());
         let mut command = Command::new(GOBLIN);
         command.args(["stdio", "--config"]).arg(path).env_remove("GOBLIN_CONFIG");
+        Client::of(command, scratch).await
+    }
+
+    /// Starts `goblin stdio` by this command.
+    async fn of(mut command: Command, scratch: Scratch) -> Client {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut goblin = command.spawn().expect("goblin starts");
         let transport = (goblin.stdout.take().expect("stdout is piped"), goblin.stdin.take().expect("stdin is piped"));
@@ -137,6 +155,31 @@ async fn srv5_rmcp_calls_tools_reads_resources_and_fetches_prompts() {
 async fn srv4_rmcp_receives_list_changed() {
     let client = Client::start().await;
     client.call("a_change_tools", json!({})).await.expect("a result");
-    tokio::time::timeout(TIMEOUT, client.recorder.0.notified()).await.expect("a notification in time");
+    tokio::time::timeout(TIMEOUT, client.recorder.tools.notified()).await.expect("a notification in time");
     client.await_tool("a_added_0001").await;
+}
+
+#[tokio::test]
+async fn d22_rmcp_subscribes_over_stdio_and_over_the_bridge() {
+    const ALPHA: &str = "a+note:///alpha";
+    let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
+    let (_gateway, caller) = home.gateway("a_touch").await;
+    for is_bridged in [false, true] {
+        let client = match is_bridged {
+            false => Client::start().await,
+            true => Client::of(home.stdio(&[]), Scratch::new()).await,
+        };
+        client.service.subscribe(SubscribeRequestParams::new(ALPHA)).await.expect("a subscription");
+        if is_bridged {
+            subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
+        }
+        client.call("a_touch", json!({"uri": "note:///alpha", "count": 1})).await.expect("a result");
+        eventually("the update arrives", || async {
+            let updated = client.recorder.updated.lock().expect("no test panics here");
+            updated.iter().any(|uri| uri == ALPHA).then_some(())
+        })
+        .await;
+        client.service.unsubscribe(UnsubscribeRequestParams::new(ALPHA)).await.expect("an end");
+        subscribed_upstream(&caller, "[]").await;
+    }
 }

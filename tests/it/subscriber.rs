@@ -35,17 +35,27 @@ pub fn meta(answer: &Value) -> Value {
     meta.clone()
 }
 
-/// Returns the params of a subscribe request with these options. The option names have no prefix.
+/// Returns the params of a subscribe request that asks for the names of the subscription and changes nothing else.
+pub fn named(uri: &str) -> Value {
+    subscribe_params(uri, &json!({}))
+}
+
+/// Returns the params of a subscribe request with these options. The option names have no prefix. Without an option,
+/// the request has one at its default value, so that the result has the names of the subscription.
 pub fn subscribe_params(uri: &str, options: &Value) -> Value {
     let options = options.as_object().expect("an object").iter();
-    let options: serde_json::Map<_, _> =
+    let mut options: serde_json::Map<_, _> =
         options.map(|(name, value)| (format!("dev.goblin/{name}"), value.clone())).collect();
+    if options.is_empty() {
+        options.insert("dev.goblin/priority".to_owned(), json!(0));
+    }
     json!({ "uri": uri, "_meta": options })
 }
 
 impl Client {
+    /// Subscribes with an option that only requests the names of the subscription.
     pub async fn subscribe(&self, uri: &str) -> Value {
-        meta(&self.request("resources/subscribe", json!({ "uri": uri })).await)
+        meta(&self.request("resources/subscribe", named(uri)).await)
     }
 
     /// Subscribes with these options. The option names have no prefix.

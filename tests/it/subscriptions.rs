@@ -8,7 +8,9 @@ use crate::client::Client;
 use crate::client::inbox::Way;
 use crate::harness::{Gateway, fixture_server};
 use crate::scrape::gauge;
-use crate::subscriber::{ACTIVE, UPDATED, await_upstream, meta, short, subscribe, subscribe_params, touch, touched};
+use crate::subscriber::{
+    ACTIVE, UPDATED, await_upstream, meta, named, short, subscribe, subscribe_params, touch, touched,
+};
 use crate::support::assert_error;
 use crate::transport_pairs::{Back, Front, Stage, pairs};
 
@@ -51,7 +53,7 @@ async fn sub2_sub5_sub12_many_clients_share_one_subscription_and_each_receives_a
         }
         let mut begun = Vec::new();
         for peer in &mut peers {
-            begun.push(peer.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await);
+            begun.push(peer.begin("resources/subscribe", named("a+note:///held-x")).await);
         }
         stage.has_subscriptions(5).await;
         peers[0].await_upstream(&["+note:///held-x"]).await;
@@ -102,6 +104,34 @@ async fn sub3_d5_a_uri_that_no_server_offers_is_rejected_without_contacting_a_se
     assert_eq!(gauge(&seeing, ACTIVE).await, 0);
     for server in ["a", "b"] {
         assert_eq!(seeing.call_text(&format!("{server}_subscribed"), json!({})).await, "[]");
+    }
+}
+
+#[tokio::test]
+async fn d22_a_subscribe_result_has_members_only_for_clients_that_use_the_extension() {
+    for front in [Front::Http, Front::Sse, Front::Stdio] {
+        let stage = Stage::start(front, Back::Stdio).await;
+        let other = json!({"experimental": {"dev.goblin/subscriptions": null, "other": {}}});
+        let peer = stage.peer(other).await;
+        let bare = json!({ "uri": ALPHA });
+        let foreign = json!({ "uri": ALPHA, "_meta": { "progressToken": 1, "other/option": true } });
+        for params in [&bare, &foreign] {
+            let answer = peer.request("resources/subscribe", params).await;
+            assert_eq!(answer["result"], json!({}), "{front:?}: {answer}");
+        }
+        peer.touch("note:///alpha", 1).await;
+        assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")], "{front:?}");
+        for (name, value) in [("priority", json!(0)), ("minIntervalMs", json!(0)), ("batchMs", json!(0))] {
+            let params = subscribe_params(ALPHA, &json!({ name: value }));
+            let answer = peer.request("resources/subscribe", params).await;
+            assert_eq!(meta(&answer)["dev.goblin/uri"], ALPHA, "{front:?}: {answer}");
+        }
+        drop(peer);
+        for key in ["experimental", "extensions"] {
+            let declared = stage.peer(json!({ key: { "dev.goblin/subscriptions": {} } })).await;
+            let answer = declared.request("resources/subscribe", &bare).await;
+            assert_eq!(meta(&answer)["dev.goblin/uri"], ALPHA, "{front:?}: {answer}");
+        }
     }
 }
 
@@ -462,5 +492,5 @@ async fn subx4_higher_priority_is_delivered_first_and_invalid_options_are_reject
     await_upstream(&client, &["+note:///low", "+note:///plain", "+note:///high", "+note:///also"]).await;
     // Foreign members of `_meta` are not options of the gateway.
     let other = json!({"uri": ALPHA, "_meta": {"progressToken": 1, "example.org/x": true}});
-    meta(&client.request("resources/subscribe", other).await);
+    assert_eq!(client.request("resources/subscribe", other).await["result"], json!({}));
 }

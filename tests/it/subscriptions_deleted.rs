@@ -26,7 +26,7 @@ fn deletion_capabilities() -> Value {
 }
 
 /// Returns the params that announce a deletion to a plain client.
-fn deletion_mark(uri: &str) -> Value {
+pub fn deletion_mark(uri: &str) -> Value {
     json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
 }
 

@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::home::Home;
 use crate::per_client::{each_transport, own_process, per_client};
 use crate::scrape::{gauge, gauge_becomes};
-use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch};
+use crate::subscriber::{ACTIVE, UPDATED, meta, named, short, subscribe, touch};
 use crate::support::{http_server, path_text, scripted_server, starts};
 
 const ALPHA: &str = "a+note:///alpha";
@@ -53,7 +53,7 @@ async fn sub7_met2_every_end_of_a_client_ends_its_subscriptions() {
             }
             _ => {
                 let client = home.bridge().connected("2025-11-25").await;
-                meta(&client.request("resources/subscribe", json!({ "uri": ALPHA })).await);
+                meta(&client.request("resources/subscribe", named(ALPHA)).await);
                 await_subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
                 signal(client.pid(), "KILL");
                 await_subscribed(&watcher, &json!(["note:///beta"])).await;

@@ -11,7 +11,7 @@ use crate::harness::{Deadline, Gateway, eventually, fixture_server};
 use crate::ledger_subscriptions_player::Random;
 use crate::resources::few_templates;
 use crate::scrape::gauge;
-use crate::subscriber::{ACTIVE, meta, short, subscribe, subscribe_params};
+use crate::subscriber::{ACTIVE, meta, named, short, subscribe, subscribe_params};
 use crate::support::assert_error;
 use crate::transport_pairs::{Back, Front, Stage};
 
@@ -22,7 +22,7 @@ async fn sub12_an_unsubscribe_during_a_pending_subscribe_answers_both_requests()
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
-        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        let begun = one.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(1).await;
         two.await_upstream(&["+note:///held-x"]).await;
         one.unsubscribe(HELD).await;
@@ -32,9 +32,9 @@ async fn sub12_an_unsubscribe_during_a_pending_subscribe_answers_both_requests()
         two.await_upstream(&["+note:///held-x", "-note:///held-x"]).await;
 
         // Another client subscribes meanwhile and is not affected by the first client's unsubscribe.
-        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        let begun = one.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(1).await;
-        let other = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        let other = two.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(2).await;
         one.unsubscribe(HELD).await;
         meta(&one.answer_to(begun).await);
@@ -52,7 +52,7 @@ async fn sub10_a_cancelled_or_abandoned_subscribe_is_undone_at_the_server() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Get)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
-        let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        let begun = one.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(1).await;
         two.await_upstream(&["+note:///held-x"]).await;
         one.cancel(begun).await;
@@ -60,7 +60,7 @@ async fn sub10_a_cancelled_or_abandoned_subscribe_is_undone_at_the_server() {
         two.call_text("a_release", "{}").await;
         two.await_upstream(&["+note:///held-x", "-note:///held-x"]).await;
 
-        one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        one.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(1).await;
         two.await_upstream(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
         one.disconnect().await;
@@ -74,7 +74,7 @@ async fn sub10_a_cancelled_or_abandoned_subscribe_is_undone_at_the_server() {
 async fn sub10_sub16_a_subscribe_becomes_pending_when_its_server_dies() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
-    let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
+    let begun = one.begin("resources/subscribe", named(HELD)).await;
     two.await_upstream(&["+note:///held-x"]).await;
     let crash = two.begin_call("a_crash", "{}").await;
     assert!(two.answer_to(crash).await["error"].is_object());
@@ -124,7 +124,7 @@ async fn sub10_a_subscribe_timeout_fails_all_waiting_clients_and_undoes_a_late_a
             assert_eq!(subscribes, 1, "{front:?} {back:?}: {requests:?}");
         }
         // No state is left, so a new subscription succeeds.
-        let begun = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
+        let begun = two.begin("resources/subscribe", named(HELD)).await;
         stage.has_subscriptions(1).await;
         let deadline = Deadline::new();
         while one.upstream_requests().await.last().is_none_or(|last| last.starts_with('-')) {

@@ -19,7 +19,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
 use crate::per_client::own_process;
-use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
+use crate::subscriber::{DELETED, UPDATED, named, short, states, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::{path_text, starts};
 
@@ -175,7 +175,7 @@ async fn await_requests_to(peer: &Client, server: &str, expected: &[&str]) {
 async fn sub10_a_pending_subscribe_moves_to_the_changed_server() {
     let mut running = Running::start(json!({ "a": fixture_server(&[]) })).await;
     let (one, two) = (running.peer(json!({})).await, running.peer(json!({})).await);
-    let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
+    let begun = one.begin("resources/subscribe", named("a+note:///held-x")).await;
     two.await_upstream(&["+note:///held-x"]).await;
     running.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
     let answer = one.answer_to(begun).await;
@@ -322,4 +322,30 @@ async fn d10_subscriptions_end_when_a_server_becomes_per_client_and_stay_when_it
     peer.subscribe("a+note:///alpha").await;
     assert_eq!(requests_to(&peer, "a").await, ["+note:///alpha"], "over its own connection");
     running.app.stop().await;
+}
+
+#[tokio::test]
+async fn d13_a_forwarded_subscription_survives_a_reload_and_ends_with_its_setting() {
+    let server = |unlisted: &str, arguments: &[&str]| {
+        let mut server = fixture_server(arguments);
+        server["resources"] = json!({ "deny": ["note:///{name}"] });
+        server["unlisted"] = json!(unlisted);
+        json!({ "a": server })
+    };
+    let mut running = Running::start(server("forward", &[])).await;
+    let peer = running.peer(json!({})).await;
+    peer.subscribe("a+note:///far").await;
+    // A changed process gets the subscription.
+    running.reload(server("forward", &["--instructions", "other"]));
+    assert_eq!(peer.updated().await.json()["params"], json!({ "uri": "a+note:///far" }));
+    states_become(running.address, &[("a+note:///far", "subscribed")]).await;
+    running.reload(server("reject", &["--instructions", "other"]));
+    let deletion = json!({ "uri": "a+note:///far", "_meta": { "dev.goblin/deleted": true } });
+    let deadline = Deadline::new();
+    while peer.updated().await.json()["params"] != deletion {
+        deadline.pause("the subscriber is notified of the deletion").await;
+    }
+    states_become(running.address, &[("a+note:///far", "missing")]).await;
+    running.reload(server("forward", &["--instructions", "other"]));
+    states_become(running.address, &[("a+note:///far", "subscribed")]).await;
 }

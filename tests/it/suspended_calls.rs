@@ -107,17 +107,18 @@ async fn res4_a_link_in_a_sampling_request_has_its_exposed_uri() {
 #[tokio::test]
 async fn server_request_beyond_the_declared_capabilities_is_rejected() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
-    for (capabilities, method, params, missing) in [
-        (json!({}), ELICITATION, json!({"message": "m"}), "elicitation.form"),
-        (json!({"elicitation": {"url": {}}}), ELICITATION, json!({"message": "m"}), "elicitation.form"),
-        (json!({"elicitation": {}}), ELICITATION, json!({"mode": "url", "url": "u"}), "elicitation.url"),
-        (json!({"elicitation": {}}), SAMPLING, json!({"messages": []}), "sampling"),
-        (json!({"sampling": {}}), SAMPLING, json!({"messages": [], "tools": []}), "sampling.tools"),
+    for (capabilities, method, params, code, missing) in [
+        (json!({}), ELICITATION, json!({"message": "m"}), "-32601", "elicitation.form"),
+        (json!({}), ELICITATION, json!({"mode": "url", "url": "u"}), "-32601", "elicitation.url"),
+        (json!({"elicitation": {"url": {}}}), ELICITATION, json!({"message": "m"}), "-32602", "elicitation.form"),
+        (json!({"elicitation": {}}), ELICITATION, json!({"mode": "url", "url": "u"}), "-32602", "elicitation.url"),
+        (json!({"elicitation": {}}), SAMPLING, json!({"messages": []}), "-32601", "sampling"),
+        (json!({"sampling": {}}), SAMPLING, json!({"messages": [], "tools": []}), "-32601", "sampling.tools"),
     ] {
         let client = Client::modern(scene.gateway.address, capabilities);
         let call = server_request_call(&scene.backend, method, &format!(r#","params":{params}"#));
         let answer = text_of(&client.request("tools/call", call).await);
-        assert!(answer.contains("-32601") && answer.contains(missing), "{missing}: {answer}");
+        assert!(answer.contains(code) && answer.contains(missing), "{missing}: {answer}");
     }
 }
 

@@ -27,8 +27,9 @@ pub struct ExposedNames {
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
-/// Returns the name that an entry claims: prefix and native name, with unsafe characters replaced by `_`. A name that
-/// is too long is cut and ends in a hash.
+/// Returns the name that an entry claims. Without namespacing it is the native name, whatever its characters and length.
+/// Otherwise it is prefix and native name, with unsafe characters replaced by `_`. A name that is too long is cut and
+/// ends in a hash. An empty prefix changes only the prefix: the name is still safe and short.
 pub fn claimed_name(
     policy: NamePolicy,
     namespacing: &Namespacing,
@@ -37,10 +38,11 @@ pub fn claimed_name(
     native: &str,
 ) -> String {
     let whole = match policy {
-        NamePolicy::Prefix if !prefix.is_empty() => format!("{prefix}{}{native}", namespacing.separator),
-        NamePolicy::Prefix | NamePolicy::None => native.to_owned(),
+        NamePolicy::None => return native.to_owned(),
+        NamePolicy::Prefix if prefix.is_empty() => native.to_owned(),
+        NamePolicy::Prefix => format!("{prefix}{}{native}", namespacing.separator),
     };
-    let safe: String = whole.chars().map(|character| if is_safe(character) { character } else { '_' }).collect();
+    let safe = safe(&whole);
     if safe.len() <= namespacing.max_length {
         return safe;
     }
@@ -48,7 +50,8 @@ pub fn claimed_name(
 }
 
 /// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
-/// therefore never changes its meaning when another backend appears.
+/// therefore never changes its meaning when another backend appears. A name with a suffix is safe and short, also if the
+/// claimed name is not.
 pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
     let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, claim) in claims.iter().enumerate() {
@@ -69,11 +72,12 @@ pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) ->
     // Iterate in the order of names, so that the result does not depend on the order of the claims.
     let bare: Vec<String> = contested.keys().cloned().collect();
     for name in bare {
+        let stem = safe(&name);
         for &index in &claimed[name.as_str()] {
             let claim = &claims[index];
             let mut letters = HASH_LETTERS;
             let unique = loop {
-                let candidate = suffixed(&name, claim.server, claim.native, claim.max_length, letters);
+                let candidate = suffixed(&stem, claim.server, claim.native, claim.max_length, letters);
                 let is_free = !taken.contains_key(&candidate)
                     && !claimed.contains_key(candidate.as_str())
                     && !is_reserved(&candidate);
@@ -90,11 +94,16 @@ pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) ->
     ExposedNames { names, contested }
 }
 
+/// Replaces unsafe characters by `_`.
+fn safe(name: &str) -> String {
+    name.chars().map(|character| if is_safe(character) { character } else { '_' }).collect()
+}
+
 fn is_safe(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
 
-/// Shortens `name` so that `_` and a hash of server and native name fit after it.
+/// Shortens `name`, which is safe, so that `_` and a hash of server and native name fit after it.
 fn suffixed(name: &str, server: &ServerId, native: &str, max_length: usize, letters: usize) -> String {
     let room = max_length.saturating_sub(letters + 1);
     let cut = &name[..name.len().min(room)];
@@ -126,6 +135,10 @@ mod tests {
     }
 
     fn exposed_names(entries: &[(&str, &str)]) -> ExposedNames {
+        exposed_under(NamePolicy::Prefix, entries)
+    }
+
+    fn exposed_under(policy: NamePolicy, entries: &[(&str, &str)]) -> ExposedNames {
         let servers: Vec<_> = entries.iter().map(|(id, _)| server(id)).collect();
         let claims: Vec<_> = entries
             .iter()
@@ -133,11 +146,11 @@ mod tests {
             .map(|((id, native), server)| NameClaim {
                 server,
                 native,
-                name: claimed_name(NamePolicy::Prefix, &default(), id, server, native),
+                name: claimed_name(policy, &default(), id, server, native),
                 max_length: default().max_length,
             })
             .collect();
-        resolve_conflicts(&claims, |_| false)
+        resolve_conflicts(&claims, |name| name == "reserved")
     }
 
     #[test]
@@ -167,7 +180,47 @@ mod tests {
         assert_eq!(exposed_names.contested["a_b_c"], [first.clone(), second.clone()]);
     }
 
+    #[test]
+    fn d4_without_namespacing_only_contested_names_change() {
+        let long = "x".repeat(200);
+        let odd = ["a.b", "a/b", &long, "späť 工具", "tab\there", "server1_t"];
+        let entries: Vec<_> = odd.iter().map(|native| ("server1", *native)).collect();
+        let exposed_names = exposed_under(NamePolicy::None, &entries);
+        assert_eq!(exposed_names, ExposedNames { names: odd.map(str::to_owned).to_vec(), ..ExposedNames::default() });
+        let shared: Vec<_> = odd.iter().flat_map(|native| [("a", *native), ("b", *native)]).collect();
+        let resolved = exposed_under(NamePolicy::None, &[&shared[..], &[("a", "reserved"), ("b", "own")]].concat());
+        let (suffixed, rest) = resolved.names.split_at(shared.len());
+        for name in suffixed {
+            assert!(name.chars().all(is_safe) && name.len() <= default().max_length, "{name}");
+        }
+        assert!(rest[0].starts_with("reserved_") && rest[1] == "own", "{rest:?}");
+        assert_eq!(resolved.contested["a.b"], suffixed[..2]);
+        assert_eq!(resolved.contested.len(), odd.len() + 1, "{:?}", resolved.contested);
+    }
+
+    #[test]
+    fn d4_an_empty_prefix_keeps_names_safe_and_short() {
+        let name = |native: &str| claimed_name(NamePolicy::Prefix, &default(), "", &server("a"), native);
+        assert_eq!((name("t"), name("a.b/ü")), ("t".to_owned(), "a_b__".to_owned()));
+        assert_eq!(name(&"x".repeat(200)).len(), default().max_length);
+    }
+
     proptest! {
+        #[test]
+        fn d4_native_names_are_unique_and_change_only_if_contested(entries in proptest::collection::hash_set(("[a-b]", "\\PC{1,60}|[a-b_.é]{1,3}|reserved"), 1..20)) {
+            let entries: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
+            let exposed_names = exposed_under(NamePolicy::None, &entries);
+            let unique: std::collections::HashSet<_> = exposed_names.names.iter().collect();
+            prop_assert_eq!(unique.len(), entries.len());
+            for ((_, native), name) in entries.iter().zip(&exposed_names.names) {
+                let is_contested =
+                    *native == "reserved" || entries.iter().filter(|(_, other)| other == native).count() > 1;
+                prop_assert_eq!(is_contested, name != native);
+                prop_assert_eq!(is_contested, exposed_names.contested.contains_key(*native));
+                prop_assert!(!is_contested || name.chars().all(is_safe) && name.len() <= default().max_length);
+            }
+        }
+
         #[test]
         fn d4_names_are_unique_safe_and_short(entries in proptest::collection::hash_set(("[a-b_]{1,3}", "\\PC{1,60}|[a-b_.]{1,4}"), 1..20)) {
             let entries: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();

@@ -1,16 +1,17 @@
 //! Resources and templates: their exposed URIs, and the lookup of the owner of a URI (D1, D2, D3, D13).
 //!
 //! The router calls [`ResourceTable::find`] for every read and subscribe. The lookup tries exact names first, then
-//! normal forms, then templates, then the URIs that backends returned in results. Invariant: no lookup returns a URI
-//! that the filter of the server or the profile rejects.
+//! normal forms, then templates, then the URIs that backends returned in results, then servers that receive unlisted
+//! URIs. Invariant: no lookup returns a URI that the filter of the server or the profile rejects.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use goblin_config::uri_filter::UriFilter;
-use goblin_config::{Server, ServerId, UriPolicy};
+use goblin_config::{Server, ServerId, Unlisted, UriPolicy};
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{MAX_MATCH_STEPS, MatchBudget, Template};
 use goblin_wire::{Error, Limit, Mime, canonical};
@@ -73,6 +74,15 @@ pub struct UriOwner {
     pub native: String,
     /// The MIME type from the definition, if the resource is listed.
     pub mime: Mime,
+    /// Whether no backend offers the URI, and the backend receives it because of its configuration.
+    pub is_forwarded: bool,
+}
+
+impl UriOwner {
+    /// Returns the owner of a URI that is offered but not listed.
+    fn unlisted(source: usize, native: String) -> UriOwner {
+        UriOwner { source, native, mime: Mime::Unknown, is_forwarded: false }
+    }
 }
 
 /// The quality of a source's claim to a URI. Better claims compare greater.
@@ -163,8 +173,27 @@ impl ResourceTable {
             None if is_spent.get() => {
                 Err(Error::LimitExceeded { limit: Limit::MatchSteps.as_str(), value: MAX_MATCH_STEPS })
             }
-            None => Err(missing(Vec::new())),
+            None => self.find_forwarded(text).ok_or_else(|| missing(Vec::new())),
         }
+    }
+
+    /// Returns the server that receives a URI that no server offers (D13). The URI names the server by its prefix, or
+    /// only one server has the setting and its URIs are not namespaced.
+    fn find_forwarded(&self, text: &str) -> Option<UriOwner> {
+        let is_forwarding = |source: &usize| self.config(*source).unlisted == Unlisted::Forward;
+        let named = uri::split(text)
+            .and_then(|(folded, native)| Some((*self.by_folded_id.get(&folded.to_ascii_lowercase())?, native)));
+        let (source, native) = match named {
+            Some((source, native)) => (Some(source).filter(is_forwarding)?, native),
+            None => {
+                let mut all = (0..self.servers.len()).filter(is_forwarding);
+                let only = all.next().filter(|_| all.next().is_none());
+                let is_bare = |source: &usize| self.config(*source).namespacing.resources == UriPolicy::None;
+                (only.filter(is_bare)?, Cow::Borrowed(text))
+            }
+        };
+        let is_admitted = !native.is_empty() && self.admits(source, &native);
+        is_admitted.then(|| UriOwner { is_forwarded: true, ..UriOwner::unlisted(source, native.into_owned()) })
     }
 
     /// Finds the owner of an unlisted exposed URI, or of a native URI that exactly one backend offers best. Returns the
@@ -182,7 +211,7 @@ impl ResourceTable {
                 return Ok(None);
             }
             if offer(*source, &native).is_some() {
-                return Ok(Some(UriOwner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
+                return Ok(Some(UriOwner::unlisted(*source, native.into_owned())));
             }
         }
         let offers: Vec<_> =
@@ -190,7 +219,7 @@ impl ResourceTable {
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
         let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
         match best[..] {
-            [source] => Ok(Some(UriOwner { source, native: text.to_owned(), mime: Mime::Unknown })),
+            [source] => Ok(Some(UriOwner::unlisted(source, text.to_owned()))),
             _ => Err(best.iter().map(|source| self.expose_namespaced(*source, text)).collect()),
         }
     }
@@ -280,7 +309,7 @@ impl ResourceTable {
 
     fn owner(&self, index: usize) -> UriOwner {
         let entry = &self.entries[index];
-        UriOwner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
+        UriOwner { source: entry.source, native: entry.native.to_string(), mime: entry.mime, is_forwarded: false }
     }
 
     /// Returns the exposed URI of a resource that `source` lists. Works even if this catalog does not have the listing
@@ -401,6 +430,6 @@ fn find_known<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<UriOwn
         let known_uris = backend.known_uris();
         let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
         let native = forms.filter_map(|form| known_uris.find_normalised(form)).next()?.to_owned();
-        Some(UriOwner { source, native, mime: Mime::Unknown })
+        Some(UriOwner::unlisted(source, native))
     })
 }

@@ -87,6 +87,8 @@ pub(crate) struct Bridge {
 struct Handshake {
     initialize_request: Bytes,
     version: String,
+    /// Whether the client declared the extension of subscriptions.
+    declares_subscriptions: bool,
 }
 
 /// Forwards messages of the client until the input ends or `shutdown` resolves. Open requests may then finish within a
@@ -257,7 +259,9 @@ impl ClientReader {
         let bridge = &self.bridge;
         let (headers, answer, version) = bridge.exchange_handshake(&outgoing.body, &self.output).await?;
         if let Some(version) = version {
-            bridge.handshake.get_or_init(|| Handshake { initialize_request: outgoing.body.clone(), version });
+            let initialize_request = outgoing.body.clone();
+            let declares_subscriptions = message::declares_subscriptions(&initialize_request);
+            bridge.handshake.get_or_init(|| Handshake { initialize_request, version, declares_subscriptions });
             bridge.session.send_modify(|session| *session = session.next(headers));
             let session = session::maintain(Arc::clone(bridge), self.output.clone());
             let subscriptions = subscriptions::maintain(Arc::clone(bridge), self.output.clone());
@@ -306,7 +310,8 @@ impl ClientReader {
         if let ClientMessageKind::Request(_, Method::SetLevel) = outgoing.kind {
             *self.bridge.level.lock() = Some(outgoing.body.clone());
         }
-        self.bridge.subscriptions().observe(&mut outgoing);
+        let is_declared = self.bridge.handshake.get().is_some_and(|handshake| handshake.declares_subscriptions);
+        self.bridge.subscriptions().observe(&mut outgoing, is_declared);
         let (cancel, cancelled) = oneshot::channel();
         if let ClientMessageKind::Request(id, _) = &outgoing.kind {
             self.open.retain(|_, open| !open.is_closed());
@@ -406,11 +411,10 @@ impl Bridge {
                 if progress.is_cancelled() {
                     continue;
                 }
-                if let GatewayMessage::Answer(answer) = &message
-                    && self.subscriptions().settle(answer, session.generation)
-                {
-                    self.stale_subscriptions.notify_one();
-                }
+                let message = match message {
+                    GatewayMessage::Answer(answer) => GatewayMessage::Answer(self.settle_subscription(answer, session)),
+                    other => other,
+                };
                 if let Err(OutputClosed) = self.deliver(message, session, output).await {
                     return Ok(());
                 }

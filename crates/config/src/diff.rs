@@ -139,6 +139,7 @@ fn depth(old: &Server, new: &Server) -> Depth {
         timeout: _,
         poll: _,
         refresh: _,
+        unlisted: _,
         validate: _,
         tools: _,
         prompts: _,

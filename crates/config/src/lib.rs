@@ -201,7 +201,7 @@ pub struct Policies {
 pub struct SubscriptionLimits {
     pub per_client: usize,
     pub total: usize,
-    /// The number of resources that patterns may subscribe to on one server.
+    /// The number of resources that patterns and forwarded URIs may subscribe to on one server.
     pub upstream: usize,
 }
 
@@ -398,6 +398,8 @@ pub struct Server {
     pub poll: Option<Duration>,
     /// When lists are fetched again.
     pub refresh: Refresh,
+    /// The treatment of URIs that the server does not offer.
+    pub unlisted: Unlisted,
     /// Whether arguments of tools are checked against their input schema.
     pub validate: bool,
     pub tools: ToolRules,
@@ -421,6 +423,7 @@ impl Server {
             timeout: None,
             poll: None,
             refresh: Refresh::Auto,
+            unlisted: Unlisted::default(),
             validate: false,
             tools: ToolRules::default(),
             prompts: Rules::default(),
@@ -494,6 +497,16 @@ pub enum Protocol {
     Legacy,
     /// Versions without a handshake.
     Modern,
+}
+
+/// The treatment of reads and subscribes of URIs that a server does not offer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unlisted {
+    /// They get an error, and the gateway does not contact the server.
+    #[default]
+    Reject,
+    /// The gateway sends those that name the server to the server.
+    Forward,
 }
 
 /// The way clients share connections to a server.

@@ -11,8 +11,8 @@ use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
 use crate::schema::ObjectKeys;
 use crate::{
-    Files, HttpKind, Namespacing, Protocol, Refresh, Server, ServerId, Transport, inherit, quantity, roots, rules,
-    sharing, transport,
+    Files, HttpKind, Namespacing, Protocol, Refresh, Server, ServerId, Transport, Unlisted, inherit, quantity, roots,
+    rules, sharing, transport,
 };
 
 /// The length limit of a prefix. Longer names would be cut anyway.
@@ -29,6 +29,8 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
     ("modern", Protocol::Modern),
     ("match-client", Protocol::Auto),
 ];
+
+pub(crate) const UNLISTED: [(&str, Unlisted); 2] = [("reject", Unlisted::Reject), ("forward", Unlisted::Forward)];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
     let mut servers = IndexMap::new();
@@ -103,6 +105,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     section.set(&mut server.timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
     section.set(&mut server.poll, "poll", poll);
     section.set(&mut server.refresh, "refresh", refresh);
+    section.set(&mut server.unlisted, "unlisted", |field| unlisted(field, transport.as_ref()));
     section.set(&mut server.validate, "validate", Field::flag);
     server.tools = rules::tools(&section, server.namespacing.max_length);
     server.prompts = rules::prompts(&section, server.namespacing.max_length);
@@ -123,6 +126,14 @@ fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol
     let fault = || Fault::new(format!("a server of type {kind} has no version without a handshake"));
     let is_wrong = protocol == Protocol::Modern;
     field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
+}
+
+/// Reads `unlisted`. A directory has no resources beyond those that it offers.
+fn unlisted(field: &Field<'_>, transport: Option<&Transport>) -> Option<Unlisted> {
+    let unlisted = field.choice(&UNLISTED)?;
+    let is_wrong = unlisted == Unlisted::Forward && matches!(transport, Some(Transport::Files(_)));
+    let fault = || Fault::new("a server of type files offers every file that it serves").cure("remove \"unlisted\"");
+    field.accept(if is_wrong { Err(fault()) } else { Ok(unlisted) })
 }
 
 /// Reads `enabled`, or `disabled`, its opposite in the files of other clients.

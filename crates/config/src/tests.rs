@@ -72,7 +72,7 @@ pub(crate) const FULL: &str = r#"{
   "mcpServers": {
     "local": { // a command
       "type": "stdio", "command": "${HOME}/bin/x", "args": ["-t", "${TOKEN}"], "env": { "T": "${env:TOKEN}" }, "cwd": "./sub/../w",
-      "inherit": ["EXTRA", "MORE_*"], "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "refresh": "2m", "validate": true,
+      "inherit": ["EXTRA", "MORE_*"], "enabled": false, "session": "shared", "protocol": "legacy", "prefix": "", "timeout": "5m", "poll": "1s", "refresh": "2m", "unlisted": "forward", "validate": true,
       "namespacing": "prefix", "declare": ["sampling"], "roots": ["src", { "uri": "file:///srv", "name": "all" }],
       "tools": { "allow": ["find_*"], "deny": ["find_x"], "rename": { "find_a": "seek" }, "timeouts": { "slow": "0", "b": "1h" } },
       "prompts": { "allow": [], "deny": ["*"], "rename": { "p": "q" } },
@@ -153,6 +153,7 @@ fn every_member_of_a_server_is_read() {
     assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret-0123456789", Path::new("/etc/goblin/sub/../w")));
     assert_eq!((local.enabled, local.validate, local.protocol), (false, true, Protocol::Legacy));
     assert_eq!((local.prefix.as_str(), local.namespacing.tools), ("", NamePolicy::Prefix));
+    assert_eq!(local.unlisted, crate::Unlisted::Forward);
     assert_eq!((local.namespacing.separator.as_str(), local.namespacing.max_length), ("__", 60));
     assert!(local.tools.filter.admits("find_a") && !local.tools.filter.admits("find_x"));
     assert!(!local.prompts.filter.admits("p") && local.resources.filter.admits("file:///b"));

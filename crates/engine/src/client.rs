@@ -239,8 +239,9 @@ impl Client {
         self.activity.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
-    /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
-    pub(crate) fn supports_deletions(&self) -> bool {
+    /// Reports whether the client declared the extension of subscriptions. It then understands the notification of a
+    /// deleted resource and the members in the result of a subscribe.
+    pub(crate) fn declares_subscriptions(&self) -> bool {
         self.introduction.client_capabilities.subscriptions
     }
 

@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
+use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
@@ -120,15 +120,16 @@ impl Dispatcher {
         if let Some(profile) = self.router.catalogs.profile(profile) {
             session.confine(profile);
         }
-        Ok((session, goblin_wire::reply(&request.id, self.initialize_result(profile, dialect))))
+        let asks_for_meta = request.params.capabilities.is_some_and(|at| declares(text, at, META_TOOLS));
+        let result = self.initialize_result(profile, dialect, asks_for_meta);
+        Ok((session, goblin_wire::reply(&request.id, result)))
     }
 
-    fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
+    fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect, asks_for_meta: bool) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
-        let prefix = json::quote(self.router.catalogs.profile_catalog(profile).meta.prefix());
         format!(
             concat!(
-                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
+                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{}{}}}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
             dialect,
@@ -136,11 +137,20 @@ impl Dispatcher {
             tasks,
             SUBSCRIPTIONS,
             EXTENSION,
-            META_TOOLS,
-            prefix,
+            self.meta_tools(profile, asks_for_meta),
             IDENTITY,
             self.instructions(profile),
         )
+    }
+
+    /// Returns the member with the name prefix of the meta tools. It is empty if they are off, unless the client asks
+    /// for it: the gateway's own commands call them in any case.
+    fn meta_tools(&self, profile: Option<&ProfileName>, asks_for_meta: bool) -> String {
+        let catalog = self.router.catalogs.profile_catalog(profile);
+        if !catalog.meta.listed && !asks_for_meta {
+            return String::new();
+        }
+        format!(r#","{META_TOOLS}":{{"prefix":{}}}"#, json::quote(catalog.meta.prefix()))
     }
 
     /// Returns the member with the instructions for the model. It is empty if there are none.

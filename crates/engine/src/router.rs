@@ -391,7 +391,7 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
         }
         Method::ResourcesRead => {
             let at = request.params.uri;
-            let UriOwner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
+            let UriOwner { source, native, mime, .. } = find_resource(view, &required(text, at, "uri")?)?;
             let plain = plain_route(view, policies, source, at, text, &native);
             Ok(RequestRoute { mime: Some(mime), target: RouteTarget::Uri(native), ..plain })
         }

@@ -62,7 +62,7 @@ pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
 async fn get(client: &mut CatalogClient, name: &str, given: &[String], json: bool) -> Result<(), CliError> {
     let prompt = cards::describe(client, List::Prompts, name).await?;
     let schema = schema(&prompt.value);
-    let arguments = arguments::read(name, given, ToolSchema::new(&schema)).map_err(CliError::Usage)?;
+    let arguments = arguments::read(&clean(name), given, ToolSchema::new(&schema)).map_err(CliError::Usage)?;
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(name));
     let result = client.request(&Method::PromptsGet, &params).await?;
     if json {

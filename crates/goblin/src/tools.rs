@@ -152,7 +152,7 @@ impl ToolCall {
     async fn run(self, client: &mut CatalogClient) -> Result<(), CliError> {
         let tool = cards::describe(client, List::Tools, &self.name).await?;
         let schema = ToolSchema::new(&tool.value["inputSchema"]);
-        let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(CliError::Usage)?;
+        let arguments = arguments::read(&clean(&self.name), &self.arguments, schema).map_err(CliError::Usage)?;
         let outcomes = client.call(&self.name, &arguments).await?;
         let blocks = blocks(&outcomes);
         if let Some(path) = &self.output {

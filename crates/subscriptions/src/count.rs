@@ -54,7 +54,7 @@ pub struct SubscriptionPermit {
 pub enum LimitReached {
     Client,
     All,
-    /// The limit of resources that patterns may subscribe to at one backend.
+    /// The limit of resources that patterns and forwarded URIs may subscribe to at one backend.
     Upstream,
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct TableFixture {
     pub(crate) clients: Vec<Arc<TestClient>>,
     pub(crate) subscription_count: Arc<SubscriptionCount>,
     pub(crate) link: u64,
+    /// Whether the next subscriptions are for resources that the backend does not offer.
+    pub(crate) is_forwarding: bool,
 }
 
 impl TableFixture {
@@ -72,6 +74,7 @@ impl TableFixture {
             clients: (0..3).map(|_| TestClient::new()).collect(),
             subscription_count: Arc::default(),
             link,
+            is_forwarding: false,
         }
     }
 
@@ -120,7 +123,8 @@ impl TableFixture {
     ) -> Result<SubscriptionEntry, LimitReached> {
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
         let subscriber = Arc::clone(&self.clients[client]);
-        let request = SubscribeRequest { subscriber, native, exposed, pattern, options };
+        let request =
+            SubscribeRequest { subscriber, native, exposed, pattern, is_forwarded: self.is_forwarding, options };
         let subscription_count = &self.subscription_count;
         let permit = || SubscriptionPermit::new((subscription_count, 99), (&Arc::default(), 99));
         self.table.subscribe(request, &self.listed, permit)

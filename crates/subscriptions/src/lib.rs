@@ -74,6 +74,8 @@ pub struct Subscription<S> {
     pub name: Arc<ResourceName>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
+    /// Whether the backend did not offer the resource when the client subscribed. Such a resource is never deleted.
+    pub is_forwarded: bool,
     pub counts: Arc<DeliveryCounts>,
     /// `None` if the client set none of the gateway's options.
     options: ArcSwapOption<SubscriptionOptions>,
@@ -106,6 +108,7 @@ impl<S: Subscriber> Subscription<S> {
             subscriber: request.subscriber,
             name,
             pattern: request.pattern,
+            is_forwarded: request.is_forwarded,
             counts: Arc::new(DeliveryCounts::with_totals(permit.totals())),
             options: ArcSwapOption::empty(),
             _permit: permit,
@@ -170,6 +173,8 @@ pub struct SubscribeRequest<S> {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
     pub pattern: Option<Arc<Pattern>>,
+    /// Whether the backend does not offer the resource, but receives the request because of its configuration.
+    pub is_forwarded: bool,
     pub options: SubscriptionOptions,
 }
 

@@ -217,6 +217,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
         outcome
     }
 
+    /// Marks a resource as deleted that the configuration hides, whether the backend offered it or not.
+    pub fn mark_hidden(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
+        if let Some(resource) = self.resources.get_mut(native) {
+            resource.was_offered = true;
+        }
+        self.mark_deleted(native, offers)
+    }
+
     /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
     /// backend has confirmed the subscriptions.
     pub fn restore(
@@ -240,8 +248,8 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 None => {
                     let resource =
                         self.resources.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
-                    // The other table entered it only because the resource was offered.
-                    resource.was_offered = true;
+                    // The other table entered it only because the resource was offered or forwarded.
+                    resource.was_offered |= !subscription.is_forwarded;
                     natives.insert(Arc::clone(&resource.name.native));
                     self.add_subscription(&subscription);
                 }

@@ -190,6 +190,7 @@ impl TableModel {
             native: target.into(),
             exposed: format!("x+{target}").into(),
             pattern: is_glob.then(|| glob(target)),
+            is_forwarded: false,
             options: SubscriptionOptions::default(),
         };
         let subscription_count = &self.subscription_count;

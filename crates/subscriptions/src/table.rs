@@ -203,6 +203,11 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 self.patterns.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
             }
             None => {
+                // The number of offered resources is bounded by the backend, that of forwarded ones only by this.
+                let is_known = self.resources.contains_key(&request.native);
+                if request.is_forwarded && !is_known && self.resources.len() >= self.max_resources {
+                    return Err(LimitReached::Upstream);
+                }
                 let was_offered = offers.has(&request.native);
                 let resource =
                     self.resources.entry(Arc::clone(&request.native)).or_insert_with(|| ResourceEntry::new(name()));

@@ -484,3 +484,33 @@ fn sub10_a_late_success_during_an_unsubscribe_is_unsubscribed_again() {
     fixture.reply("-a", UpstreamReply::Done);
     assert!(fixture.next_request().is_none() && fixture.table.is_empty());
 }
+
+#[test]
+fn d13_forwarded_resources_are_limited_and_never_deleted() {
+    let mut fixture = TableFixture::new();
+    fixture.is_forwarding = true;
+    for number in 0..4 {
+        fixture.subscribe(0, &format!("far:{number}"));
+    }
+    fixture.subscribe(1, "far:0");
+    assert!(matches!(fixture.subscribe_to(1, "far:4", None), Err(LimitReached::Upstream)));
+    assert_eq!(fixture.subscription_count.count(), 5, "a rejected subscription leaves no trace");
+    fixture.is_forwarding = false;
+    fixture.subscribe(1, "listed:0");
+    assert_eq!(fixture.relist(&["other:1"]), (vec![], vec![]));
+    assert!(fixture.mark_deleted("far:0").is_empty());
+    // A replaced backend does not change this.
+    let subscriptions = fixture.table.drain();
+    fixture.table.restore(subscriptions, &fixture.listed);
+    fixture.link_up(true);
+    let (_, suspects) = fixture.relist(&["other:2"]);
+    assert_eq!(suspects, ["listed:0"]);
+    // A resource that becomes listed is offered from then on.
+    fixture.relist(&["far:0"]);
+    let (_, mut suspects) = fixture.relist(&[]);
+    suspects.sort();
+    assert_eq!(suspects, ["far:0", "listed:0"]);
+    // The configuration can hide a forwarded resource.
+    let hidden = fixture.table.mark_hidden("far:1", &fixture.listed);
+    assert_eq!(hidden.deleted.len(), 1);
+}

@@ -101,7 +101,8 @@ impl Draft {
 
 /// Encodes a value for a header.
 fn mirrored(value: &str) -> String {
-    match value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+    let is_plain = value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    match is_plain && value.trim_ascii() == value && !value.starts_with("=?base64?") {
         true => value.to_owned(),
         false => format!("=?base64?{}?=", STANDARD.encode(value)),
     }

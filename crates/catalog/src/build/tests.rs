@@ -236,6 +236,51 @@ fn d13_a_remembered_uri_is_offered() {
 }
 
 #[test]
+fn d13_an_unlisted_uri_is_forwarded_to_the_server_that_it_names() {
+    const FORWARD: &str = r#","unlisted":"forward","resources":{"deny":["file:///secret*"]}"#;
+    let is_forwarded = |catalog: &Catalog, uri: &str| {
+        catalog.resources.find(&catalog.sources, uri).is_ok_and(|owner| owner.is_forwarded)
+    };
+    let catalog = catalog(&[
+        with(FORWARD, resources("My Server", &["x:listed"], &["db://{id}"])),
+        resources("b", &["x:other"], &[]),
+    ]);
+    for (uri, expected, forwarded) in [
+        ("my-server+made:up", "My Server made:up", true),
+        ("MY-SERVER+made:up", "My Server made:up", true),
+        ("my-server+:made up", "My Server made up", true),
+        ("ui://my-server/page", "My Server ui://page", true),
+        ("my-server+x:listed", "My Server x:listed", false),
+        ("my-server+db://7", "My Server db://7", false),
+        ("x:other", "b x:other", false),
+        ("my-server+", "", false),
+        ("my-server+file:///secret", "", false),
+        ("my-server+FILE:/a/../%73ecret", "", false),
+        ("b+made:up", "", false),
+        ("made:up", "", false),
+    ] {
+        assert_eq!((owner(&catalog, uri).as_str(), is_forwarded(&catalog, uri)), (expected, forwarded), "{uri}");
+    }
+}
+
+#[test]
+fn d13_without_namespacing_only_a_single_server_receives_unlisted_uris() {
+    const BARE: &str = r#","unlisted":"forward","namespacing":"none""#;
+    let (a, c) = (|| with(BARE, resources("a", &[], &[])), with(BARE, resources("c", &[], &[])));
+    let b = || resources("b", &["b:1"], &[]);
+    let one = catalog(&[a(), b()]);
+    assert_eq!(owner(&one, "made:up"), "a made:up");
+    assert_eq!(owner(&one, "a+made:up"), "a made:up");
+    assert_eq!(owner(&one, "b:1"), "b b:1", "an offered URI takes precedence");
+    assert_eq!(owner(&one, "b+made:up"), "", "the URI names another server");
+    let two = catalog(&[a(), b(), c]);
+    assert_eq!(owner(&two, "made:up"), "");
+    assert_eq!(owner(&two, "c+made:up"), "c made:up");
+    let mixed = catalog(&[a(), with(r#","unlisted":"forward""#, resources("d", &[], &[]))]);
+    assert_eq!(owner(&mixed, "made:up"), "", "two servers have the setting");
+}
+
+#[test]
 fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
     let hello = |text: String| {
         let dialect = Dialect::V2025_11_25;

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use goblin_telemetry::clean;
+use goblin_wire::extensions::{SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Splice};
 use goblin_wire::modern::is_stateless;
 use goblin_wire::{Id, MalformedMessage, Message, Method, Notification, Outcome, Request, Response};
@@ -177,6 +178,13 @@ pub fn error_message(answer: &Response) -> Option<String> {
     let Outcome::Error(error) = answer.outcome else { return None };
     let text = answer.raw.as_str();
     json::string(text, json::member(text, error, "message")?).map(|message| clean(&message))
+}
+
+/// Reports whether the capabilities in an `initialize` request declare the extension of subscriptions.
+pub(crate) fn declares_subscriptions(initialize_request: &Bytes) -> bool {
+    let Ok(Message::Request(request)) = Message::parse(initialize_request.clone()) else { return false };
+    let text = request.raw.as_str();
+    request.params.capabilities.is_some_and(|capabilities| declares(text, capabilities, SUBSCRIPTIONS))
 }
 
 /// Returns the version that a response to `initialize` negotiated. Returns `None` if the response is an error.

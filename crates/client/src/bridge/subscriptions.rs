@@ -4,6 +4,9 @@
 //! client one `updated`, because changes may have been missed. Subscribing twice has the same effect as once, so a
 //! broken attempt is repeated. A rejected one is repeated whenever the resource list changes: a gateway that has just
 //! started may not know every resource. Requests in a batch are not tracked.
+//!
+//! The names of a subscription are in `_meta` of its result, which the gateway adds only for clients that use the
+//! extension. For all other clients the bridge sends an option that changes nothing else, and removes the `_meta`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,12 +15,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use goblin_telemetry::clean;
+use goblin_wire::extensions::{META_PREFIX, has_option};
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::{Id, Message, Method, Outcome, Request, Response};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 
-use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
+use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage, response};
 use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{Bridge, ClientOutput};
@@ -29,13 +33,22 @@ const MAX_SUBSCRIPTIONS: usize = 10_000;
 const MAX_CONCURRENT: usize = 8;
 /// The timeout for one such request. The gateway may have to ask a backend.
 const RESUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
+/// An option at its default value. It requests the names of the subscription and changes nothing else.
+const DEFAULT_OPTION: &str = r#""dev.goblin/priority":0"#;
 
 #[derive(Default)]
 pub(crate) struct RememberedSubscriptions {
     /// The subscriptions, by the URI that the client used.
     active: HashMap<String, ActiveSubscription>,
-    /// The subscribe requests without a response: the URI and the request.
-    open: HashMap<Id, (String, Bytes)>,
+    /// The subscribe requests without a response.
+    open: HashMap<Id, OpenSubscribe>,
+}
+
+struct OpenSubscribe {
+    uri: String,
+    body: Bytes,
+    /// Whether the client did not ask for the names in the result.
+    hides_names: bool,
 }
 
 struct ActiveSubscription {
@@ -68,14 +81,17 @@ enum ResubscribeOutcome {
 }
 
 impl RememberedSubscriptions {
-    /// Tracks an outgoing subscribe or unsubscribe request. An unsubscribe that names a subscription id gets the URI
-    /// instead: the id may belong to an earlier session.
-    pub(crate) fn observe(&mut self, outgoing: &mut ClientMessage) {
+    /// Tracks an outgoing subscribe or unsubscribe request. A subscribe without an option gets one if the client did not
+    /// declare the extension. An unsubscribe that names a subscription id gets the URI instead: the id may belong to an
+    /// earlier session.
+    pub(crate) fn observe(&mut self, outgoing: &mut ClientMessage, is_declared: bool) {
         match &outgoing.kind {
             ClientMessageKind::Request(id, Method::Subscribe) => {
-                if let Some((request, uri)) = subject(&outgoing.body) {
-                    self.open.insert(id.clone(), (uri, request.raw.bytes().clone()));
-                }
+                let Some((request, uri)) = subject(&outgoing.body) else { return };
+                let with_option = if is_declared { None } else { with_option(&request) };
+                let (hides_names, body) = (with_option.is_some(), request.raw.bytes().clone());
+                outgoing.body = with_option.unwrap_or_else(|| body.clone());
+                self.open.insert(id.clone(), OpenSubscribe { uri, body, hides_names });
             }
             ClientMessageKind::Request(_, Method::Unsubscribe) => {
                 let Some((request, named)) = subject(&outgoing.body) else { return };
@@ -99,17 +115,18 @@ impl RememberedSubscriptions {
         self.active.iter().find(matches_name).map(|(uri, _)| uri.clone())
     }
 
-    /// Handles a response of the gateway in `session`. Returns `true` if it confirmed a subscription. A rejection
-    /// changes nothing: an existing subscription to the same URI stays.
-    pub(crate) fn settle(&mut self, answer: &Response, session: u64) -> bool {
-        let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
-        let Some(names) = SubscriptionKeys::read(answer) else { return false };
-        if self.active.len() >= MAX_SUBSCRIPTIONS && !self.active.contains_key(&uri) {
+    /// Handles a response of the gateway in `session`. Returns the response for the client, and `true` if it confirmed
+    /// a subscription. A rejection changes nothing: an existing subscription to the same URI stays.
+    fn settle(&mut self, answer: Response, session: u64) -> (Response, bool) {
+        let Some(open) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return (answer, false) };
+        let Some(names) = SubscriptionKeys::read(&answer) else { return (answer, false) };
+        let answer = if open.hides_names { without_names(answer) } else { answer };
+        if self.active.len() >= MAX_SUBSCRIPTIONS && !self.active.contains_key(&open.uri) {
             tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will be lost if the gateway restarts");
-            return false;
+            return (answer, false);
         }
-        self.active.insert(uri, ActiveSubscription { body, names, session });
-        true
+        self.active.insert(open.uri, ActiveSubscription { body: open.body, names, session });
+        (answer, true)
     }
 
     /// Stops tracking a request that ended without a response.
@@ -151,6 +168,32 @@ impl SubscriptionKeys {
     }
 }
 
+/// Returns the request with an option. Returns `None` if the request has one, or no place for it.
+fn with_option(request: &Request) -> Option<Bytes> {
+    let (text, mut edits) = (request.raw.as_str(), Splice::new());
+    match request.params.meta {
+        Some(meta) if has_option(text, meta) || !meta.get(text).starts_with('{') => return None,
+        Some(meta) => json::prepend(text, meta, DEFAULT_OPTION, &mut edits),
+        None => {
+            let at = request.params.whole?;
+            json::prepend(text, at, &format!(r#""_meta":{{{DEFAULT_OPTION}}}"#), &mut edits);
+        }
+    }
+    Some(edits.apply(request.raw.bytes()))
+}
+
+/// Removes the gateway's members from `_meta` of a result, and a `_meta` that is then empty.
+fn without_names(answer: Response) -> Response {
+    let (text, result) = (answer.raw.as_str(), answer.outcome.span());
+    let Some(meta) = json::member(text, result, "_meta") else { return answer };
+    let mut edits = Splice::new();
+    if json::cut_members(text, meta, |key| key.starts_with(META_PREFIX), &mut edits) == 0 {
+        edits = Splice::new();
+        json::cut_members(text, result, |key| key == "_meta", &mut edits);
+    }
+    response(&edits.apply(answer.raw.bytes())).unwrap_or(answer)
+}
+
 /// Returns the request in `body` and its URI.
 fn subject(body: &Bytes) -> Option<(Request, String)> {
     let Ok(Message::Request(request)) = Message::parse(body.clone()) else { return None };
@@ -179,6 +222,15 @@ pub(crate) async fn maintain(bridge: Arc<Bridge>, output: ClientOutput) {
 impl Bridge {
     pub(crate) fn subscriptions(&self) -> MutexGuard<'_, RememberedSubscriptions> {
         self.subscriptions.lock()
+    }
+
+    /// Records the response to a subscribe request. Returns the response for the client.
+    pub(crate) fn settle_subscription(&self, answer: Response, session: &GatewaySession) -> Response {
+        let (answer, is_confirmed) = self.subscriptions().settle(answer, session.generation);
+        if is_confirmed {
+            self.stale_subscriptions.notify_one();
+        }
+        answer
     }
 
     async fn subscribe_again(
@@ -244,8 +296,8 @@ mod tests {
 
     fn subscribed(uri: &str, rest: &str) -> RememberedSubscriptions {
         let mut subscriptions = RememberedSubscriptions::default();
-        subscriptions.observe(&mut request("subscribe", 1, uri));
-        subscriptions.settle(&answer(1, rest), 1);
+        subscriptions.observe(&mut request("subscribe", 1, uri), false);
+        subscriptions.settle(answer(1, rest), 1);
         subscriptions
     }
 
@@ -269,17 +321,17 @@ mod tests {
         assert!(stale(&subscribed("a:b", r#""error":{"code":1,"message":"no"}"#), 2).is_empty());
         let mut subscriptions = RememberedSubscriptions::default();
         let mut subscribe = request("subscribe", 1, "a:b");
-        subscriptions.observe(&mut subscribe);
+        subscriptions.observe(&mut subscribe, false);
         subscriptions.close(&subscribe);
-        subscriptions.settle(&answer(1, r#""result":{}"#), 1);
+        subscriptions.settle(answer(1, r#""result":{}"#), 1);
         assert!(stale(&subscriptions, 2).is_empty());
     }
 
     #[test]
     fn a_rejected_change_keeps_the_earlier_subscription() {
         let mut subscriptions = subscribed("a:b", r#""result":{}"#);
-        subscriptions.observe(&mut request("subscribe", 2, "a:b"));
-        subscriptions.settle(&answer(2, r#""error":{"code":1,"message":"no"}"#), 1);
+        subscriptions.observe(&mut request("subscribe", 2, "a:b"), false);
+        subscriptions.settle(answer(2, r#""error":{"code":1,"message":"no"}"#), 1);
         assert_eq!(stale(&subscriptions, 2), ["a:b"]);
     }
 
@@ -291,9 +343,50 @@ mod tests {
         {
             let mut subscriptions = subscribed("a:b", &format!(r#""result":{{"_meta":{meta}}}"#));
             let mut ending = request("unsubscribe", 2, named);
-            subscriptions.observe(&mut ending);
+            subscriptions.observe(&mut ending, false);
             assert_eq!(ending.body, request("unsubscribe", 2, expected).body, "{named}");
             assert_eq!(!stale(&subscriptions, 2).is_empty(), is_left, "{named}");
         }
+    }
+
+    #[test]
+    fn d22_a_client_that_did_not_ask_for_names_gets_an_empty_result() {
+        let names = r#""dev.goblin/uri":"s+a:b","dev.goblin/subscriptionId":"urn:uuid:1""#;
+        let check = |params: &str, is_declared, sent: &str, received: &str| {
+            let line = |params: &str| {
+                let head = r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":"#;
+                format!("{head}{params}}}")
+            };
+            let mut subscriptions = RememberedSubscriptions::default();
+            let mut outgoing = ClientMessage::unpack(line(params).into()).remove(0);
+            subscriptions.observe(&mut outgoing, is_declared);
+            assert_eq!(String::from_utf8_lossy(&outgoing.body), line(sent));
+            let result = format!(r#""result":{{"_meta":{{{names}}}}}"#);
+            let (answer, is_confirmed) = subscriptions.settle(answer(1, &result), 1);
+            assert!(is_confirmed);
+            assert_eq!(answer.raw.get(answer.outcome.span()), received, "{params}");
+            assert_eq!(subscriptions.find("urn:uuid:1").as_deref(), Some("a:b"), "the bridge knows the id");
+            let again = subscriptions.stale(2).remove(0).body;
+            assert_eq!(String::from_utf8_lossy(&again), line(params), "the client's own request is repeated");
+        };
+        let kept = format!(r#"{{"_meta":{{{names}}}}}"#);
+        let bare = r#"{"uri":"a:b"}"#;
+        check(bare, false, r#"{"_meta":{"dev.goblin/priority":0},"uri":"a:b"}"#, "{}");
+        check(bare, true, bare, &kept);
+        let other = r#"{"uri":"a:b","_meta":{"x":1}}"#;
+        check(other, false, r#"{"uri":"a:b","_meta":{"dev.goblin/priority":0,"x":1}}"#, "{}");
+        let asked = r#"{"uri":"a:b","_meta":{"dev.goblin/batchMs":0}}"#;
+        check(asked, false, asked, &kept);
+    }
+
+    #[test]
+    fn d22_only_the_members_of_the_gateway_are_removed() {
+        let check = |result: &str, expected: &str| {
+            let answer = without_names(answer(1, &format!(r#""result":{result}"#)));
+            assert_eq!(answer.raw.get(answer.outcome.span()), expected);
+        };
+        check("{}", "{}");
+        check(r#"{"_meta":{"dev.goblin/uri":"a","x":1}}"#, r#"{"_meta":{"x":1}}"#);
+        check(r#"{"a":1,"_meta":{"dev.goblin/uri":"a"},"b":2}"#, r#"{"a":1,"b":2}"#);
     }
 }

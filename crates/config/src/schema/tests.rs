@@ -98,6 +98,7 @@ fn the_enum_values_of_the_schema_match_the_reader() {
     check(ObjectKeys::Server, "session", place, names(&sharing::SESSIONS));
     check(ObjectKeys::Server, "declare", "/anyOf/0/items/enum", names(&sharing::DECLARABLE));
     check(ObjectKeys::Server, "protocol", place, names(&server::PROTOCOLS));
+    check(ObjectKeys::Server, "unlisted", place, names(&server::UNLISTED));
     check(ObjectKeys::Root, "namespacing", "/anyOf/0/anyOf/0/enum", names(&rules::NAMES));
     check(ObjectKeys::Root, "exposure", "/anyOf/0/anyOf/0/enum", names(&views::MODES));
 }

@@ -431,6 +431,18 @@ fn hard6_the_admin_token_is_long_and_differs_from_the_client_token() {
 }
 
 #[test]
+fn d13_problems_of_unlisted_are_reported() {
+    check_server(
+        r#""type": "files", "root": "/", "unlisted": "forward""#,
+        &[("3:43", "a.unlisted: a server of type files offers every file that it serves, remove \"unlisted\"")],
+    );
+    check_server(
+        r#""command": "x", "unlisted": "ask""#,
+        &[("3:29", "a.unlisted: unknown value \"ask\", use \"reject\" or \"forward\"")],
+    );
+}
+
+#[test]
 fn d19_problems_of_inherit_are_reported() {
     let name = "must be the name of a variable, or a prefix and \"*\"";
     check_server(

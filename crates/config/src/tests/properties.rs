@@ -18,7 +18,7 @@ use crate::inherit::Inherit;
 use crate::secret::Secret;
 use crate::{
     Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Refresh, ResourceRules,
-    Root, Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
+    Root, Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, Unlisted, parse,
 };
 
 /// Generates few values for each member, so two arbitrary configurations often share some.
@@ -60,6 +60,7 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
             prefix,
             namespacing: Namespacing::default(),
             timeout,
+            unlisted: if legacy { Unlisted::Forward } else { Unlisted::Reject },
             poll: enabled.then_some(Duration::from_secs(1)),
             refresh: if enabled { Refresh::Auto } else { Refresh::Never },
             validate: false,

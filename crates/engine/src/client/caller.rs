@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use goblin_config::exposure::ProfileName;
 use goblin_wire::Dialect;
-use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_wire::extensions::{SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::TASKS;
 use goblin_wire::params::Params;
@@ -96,9 +96,7 @@ impl ClientCapabilities {
             elicitation_form: has(elicitation, "form") || elicitation.is_some() && !elicitation_url,
             elicitation_url,
             roots: object(capabilities, "roots").is_some(),
-            subscriptions: ["experimental", "extensions"]
-                .iter()
-                .any(|key| has(object(capabilities, key), SUBSCRIPTIONS)),
+            subscriptions: declares(text, capabilities, SUBSCRIPTIONS),
             tasks: has(object(capabilities, "extensions"), TASKS),
             raw: capabilities.get(text).into(),
         }

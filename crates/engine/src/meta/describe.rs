@@ -37,7 +37,11 @@ impl MetaCall<'_> {
     }
 
     pub(crate) fn describe_resource(&self, uri: &str) -> Result<MetaResult, String> {
-        let owner = find_resource(self.view, uri).map_err(|error| self.not_found(List::Resources, uri, &error))?;
+        // Only its server knows a forwarded URI, so there is nothing to describe.
+        let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
+        let offered = |owner: UriOwner| if owner.is_forwarded { Err(missing()) } else { Ok(owner) };
+        let owner = find_resource(self.view, uri).and_then(offered);
+        let owner = owner.map_err(|error| self.not_found(List::Resources, uri, &error))?;
         let server = self.server(owner.source);
         let members = ObjectBuilder::default().string("serverId", server);
         let mut listed = self.catalog.resources.entries.iter();

@@ -15,6 +15,7 @@ use goblin_subscriptions::selection::Selection;
 use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_subscriptions::{SubscribeOutcome, SubscriptionOptions};
 use goblin_telemetry::Event;
+use goblin_wire::extensions::META_PREFIX as PREFIX;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
 use goblin_wire::{Error, Outcome as Answer, Request, Response};
@@ -28,16 +29,16 @@ use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{SubscribeError, SubscribeResult, SubscriptionManager};
 use crate::upstream::{Backend, CallEnd};
 
-const PREFIX: &str = "dev.goblin/";
 /// The longest interval in milliseconds that a client can set.
 const MAX_INTERVAL_MS: u64 = 3_600_000;
 
 impl Router {
-    /// Subscribes the session of a call. The answer has the subscription's id and its canonical URI in `_meta`.
+    /// Subscribes the session of a call. The answer to a client that uses the extension has the subscription's id and
+    /// its canonical URI in `_meta`. Others get `{}`, because strict SDKs reject members in an empty result.
     pub(crate) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(request)?;
+        let SubscribeOptions { pattern, delivery, selection, is_extended } = SubscribeOptions::read(request)?;
         let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), call).await?;
         let backend = &catalog.source(found.source).backend;
         if call.caller.session.is_none() {
@@ -66,6 +67,9 @@ impl Router {
         // Use the name from the first subscription to the resource, because updates carry that name.
         let uri = &*subscription.name.exposed;
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
+        if !is_extended && !call.client.declares_subscriptions() {
+            return Ok(goblin_wire::reply(&request.id, "{}"));
+        }
         let state = if state == "pending" { r#","dev.goblin/state":"pending""# } else { "" };
         let id = subscription.id;
         let names = format!(r#""{PREFIX}uri":{},"{PREFIX}server":{}"#, quote(uri), quote(server));
@@ -88,6 +92,7 @@ impl Router {
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
+            is_forwarded: found.is_forwarded,
             options,
         };
         let subscribed = manager.subscribe(request, || self.reserve_place(client)).await;
@@ -110,7 +115,7 @@ impl Router {
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
     pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
         let subscribing = async {
-            let SubscribeOptions { pattern, delivery, selection } = SubscribeOptions::read(&call.request)?;
+            let SubscribeOptions { pattern, delivery, selection, .. } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), call).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
@@ -226,6 +231,8 @@ struct SubscribeTarget {
     native: Arc<str>,
     exposed: Arc<str>,
     pattern: Option<Arc<Pattern>>,
+    /// Whether the backend receives the URI although it does not offer it.
+    is_forwarded: bool,
 }
 
 /// Looks up a URI, a template or a glob in the catalog. A glob need not match a listed resource.
@@ -233,9 +240,9 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
     let resources = &view.catalog.resources;
     match kind {
         None => {
-            let UriOwner { source, native, .. } = find_resource(view, uri)?;
+            let UriOwner { source, native, is_forwarded, .. } = find_resource(view, uri)?;
             let exposed = resources.expose(source, &native).into();
-            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None })
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None, is_forwarded })
         }
         Some(PatternKind::Template) => {
             let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
@@ -248,6 +255,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
                 native,
                 exposed,
                 pattern: Some(Arc::new(Pattern::Template(template))),
+                is_forwarded: false,
             })
         }
         Some(PatternKind::Glob) => {
@@ -255,7 +263,8 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
             let glob = UriGlob::parse(&native)
                 .map_err(|error| Error::InvalidParams(format!("uri is not a valid glob: {error}")))?;
             let exposed = resources.expose(source, &native).into();
-            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
+            let pattern = Some(Arc::new(Pattern::Glob(glob)));
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern, is_forwarded: false })
         }
     }
 }
@@ -266,6 +275,8 @@ struct SubscribeOptions {
     pattern: Option<PatternKind>,
     delivery: DeliveryOptions,
     selection: Option<Selection>,
+    /// Whether the client set any option, so that it expects the members of the extension.
+    is_extended: bool,
 }
 
 /// The kind of a pattern subscription.
@@ -284,6 +295,7 @@ impl SubscribeOptions {
         for member in json::members(text, meta) {
             let (key, value) = (member.key(text), member.value);
             let Some(option) = key.strip_prefix(PREFIX) else { continue };
+            options.is_extended = true;
             match option {
                 "minIntervalMs" => options.delivery.min_interval = millis(text, value, &key)?,
                 "batchMs" => options.delivery.batch = millis(text, value, &key)?,
@@ -342,8 +354,10 @@ mod tests {
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
         let delivery =
             DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
-        assert_eq!(read(all), Ok(SubscribeOptions { delivery, ..SubscribeOptions::default() }));
-        let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..SubscribeOptions::default() };
+        let extended = || SubscribeOptions { is_extended: true, ..SubscribeOptions::default() };
+        assert_eq!(read(all), Ok(SubscribeOptions { delivery, ..extended() }));
+        assert_eq!(read(r#"{"dev.goblin/priority":0}"#), Ok(extended()), "the default changes nothing else");
+        let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..extended() };
         assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
         let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
         assert!(

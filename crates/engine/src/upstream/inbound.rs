@@ -448,7 +448,7 @@ impl InboundHandler {
 }
 
 /// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
-/// decides on them.
+/// decides on them. An elicitation in the other mode than the declared one has invalid params, as the protocol says.
 pub(crate) fn check_capability(request: &Request, client_capabilities: &ClientCapabilities) -> Result<(), Error> {
     let text = request.raw.as_str();
     let member = |key| request.params.whole.and_then(|params| json::member(text, params, key));
@@ -457,10 +457,16 @@ pub(crate) fn check_capability(request: &Request, client_capabilities: &ClientCa
         Method::Sample if member("tools").is_some() && !client_capabilities.sampling_tools => "sampling.tools",
         Method::Elicit => {
             let is_url = member("mode").is_some_and(|mode| json::string(text, mode).is_some_and(|mode| mode == "url"));
-            match is_url {
-                true if !client_capabilities.elicitation_url => "elicitation.url",
-                false if !client_capabilities.elicitation_form => "elicitation.form",
-                _ => return Ok(()),
+            let (has_mode, has_other, mode) = match is_url {
+                true => (client_capabilities.elicitation_url, client_capabilities.elicitation_form, "elicitation.url"),
+                false => {
+                    (client_capabilities.elicitation_form, client_capabilities.elicitation_url, "elicitation.form")
+                }
+            };
+            match (has_mode, has_other) {
+                (true, _) => return Ok(()),
+                (false, true) => return Err(Error::InvalidParams(format!("the client does not declare {mode}"))),
+                (false, false) => mode,
             }
         }
         Method::RootsList if !client_capabilities.roots => "roots",

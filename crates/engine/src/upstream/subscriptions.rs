@@ -15,13 +15,13 @@ mod selective;
 mod tests;
 mod upkeep;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_catalog::listing::List;
-use goblin_config::Server;
+use goblin_config::{Server, Unlisted};
 use goblin_subscriptions::count::{LimitReached, SubscriptionPermit};
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
@@ -50,7 +50,7 @@ pub struct ManagerContext {
     pub config: Arc<Server>,
     /// The lists of the link.
     pub lists: Arc<LinkLists>,
-    /// The limit of resources that patterns may subscribe to upstream.
+    /// The limit of resources that patterns and forwarded URIs may subscribe to upstream.
     pub max_upstream: usize,
 }
 
@@ -330,7 +330,7 @@ impl SubscriptionManager {
     fn send_deletions(&self, _state: &ManagerState, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
-            let message = if subscription.subscriber.supports_deletions() {
+            let message = if subscription.subscriber.declares_subscriptions() {
                 deleted(&name.exposed)
             } else {
                 marked_deleted(&name.exposed)
@@ -433,17 +433,22 @@ impl SubscriptionManager {
     /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected.
     pub(crate) fn take_over(self: &Arc<SubscriptionManager>, subscriptions: Vec<Arc<Subscription>>) {
         let clients: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
-        let names: HashSet<_> =
-            subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
+        let mut names: HashMap<Arc<str>, bool> = HashMap::new();
+        for subscription in &subscriptions {
+            *names.entry(Arc::clone(&subscription.name.native)).or_insert(true) &= subscription.is_forwarded;
+        }
         let mut state = self.state();
         // Load under the lock, for the same reason as in `add`.
         let offered = self.context.lists.view();
         let exposed = self.exposed(&offered);
         let notices = state.table.restore(subscriptions, &exposed);
         self.send_updates(&state, &notices);
-        // A resource that the new configuration hides counts as deleted.
-        for native in names.iter().filter(|native| !offered.admits(native)) {
-            let hidden = state.table.mark_deleted(native, &exposed);
+        // A resource that the new configuration hides counts as deleted, and so does one that it no longer forwards.
+        let is_rejecting = self.context.config.unlisted == Unlisted::Reject;
+        let is_hidden =
+            |(native, is_forwarded): &(&Arc<str>, &bool)| !offered.admits(native) || **is_forwarded && is_rejecting;
+        for (native, _) in names.iter().filter(is_hidden) {
+            let hidden = state.table.mark_hidden(native, &exposed);
             self.send_deletions(&state, &hidden.deleted);
         }
         drop(state);

@@ -39,7 +39,9 @@ impl CatalogClient {
     }
 
     pub(crate) async fn begin(&mut self) -> Result<(), CliError> {
-        let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
+        // Ask for the meta tools, because the gateway advertises them only if they are on.
+        let capabilities = format!(r#"{{"elicitation":{{}},"experimental":{{"{META_TOOLS}":{{}}}}}}"#);
+        let answer = self.peer.begin("goblin", &capabilities).await;
         let initialized: Value =
             serde_json::from_str(result(&answer.ok_or_else(connection_closed)?)?.get()).unwrap_or_default();
         let served = &initialized["capabilities"]["experimental"][META_TOOLS];

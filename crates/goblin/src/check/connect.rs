@@ -150,7 +150,9 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
         };
         let unlimited = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
         let full_name = name::claimed_name(policy, &unlimited, &server.prefix, &backend.id, &entry.native);
-        let is_cut = !rename.contains_key(&*entry.native) && full_name.len() > server.namespacing.max_length;
+        let is_cut = policy == NamePolicy::Prefix
+            && !rename.contains_key(&*entry.native)
+            && full_name.len() > server.namespacing.max_length;
         is_cut.then(|| ShortenedName {
             kind,
             server: backend.id.to_string(),

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use goblin_telemetry::clean;
+
 use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::style::{paint_if, plural};
 
@@ -170,7 +172,8 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
         }
     }
     for conflict in &report.conflicts {
-        let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        // Without namespacing a name may have any characters. Exposed names with a suffix are safe.
+        let (kind, name, exposed) = (&conflict.kind, clean(&conflict.name), conflict.exposed.join(", "));
         note("warning", "1;33", format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {

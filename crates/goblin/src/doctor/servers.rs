@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use goblin_catalog::search::nearest;
 use goblin_config::Config;
 use goblin_engine::upstream::child::{self, ChildCommand, SpawnError};
+use goblin_telemetry::clean;
 use goblin_telemetry::feed::FeedBatch;
 
 use crate::check::report::{CheckReport, CheckState, ServerReport};
@@ -97,7 +98,8 @@ pub(crate) fn report_servers(report: &CheckReport, reported: &BTreeSet<String>, 
         findings.warning(&about(id), &warning.message, "fix the server, or contact its vendor");
     }
     for conflict in &report.conflicts {
-        let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        // Without namespacing a name may have any characters. Exposed names with a suffix are safe.
+        let (kind, name, exposed) = (&conflict.kind, clean(&conflict.name), conflict.exposed.join(", "));
         let what = format!("several {kind}s have the name {name} and are exposed as {exposed}");
         findings.warning("names", what, format!("rename one of them: {kind}s.rename of its server"));
     }

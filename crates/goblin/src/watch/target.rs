@@ -100,9 +100,12 @@ impl WatchTargets {
     /// Returns the params of the subscribe request for an entry.
     pub(crate) fn params(&self, target: &WatchTarget) -> String {
         let pattern = target.kind.pattern_name().map(|name| format!(r#""dev.goblin/pattern":"{name}""#));
-        let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
-        let meta = if members.is_empty() { String::new() } else { format!(r#","_meta":{{{}}}"#, members.join(",")) };
-        format!(r#"{{"uri":{}{meta}}}"#, quote(&target.uri))
+        let mut members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
+        if members.is_empty() {
+            // An option at its default value requests the names of the subscription and changes nothing else.
+            members.push(r#""dev.goblin/priority":0"#.to_owned());
+        }
+        format!(r#"{{"uri":{},"_meta":{{{}}}}}"#, quote(&target.uri), members.join(","))
     }
 }
 
@@ -139,9 +142,10 @@ mod tests {
             assert_eq!(params, expected);
             assert!(serde_json::from_str::<serde_json::Value>(&params).is_ok(), "{params}");
         };
-        check("a:b", None, UpdateOptions::default(), r#"{"uri":"a:b"}"#);
+        check("a:b", None, UpdateOptions::default(), r#"{"uri":"a:b","_meta":{"dev.goblin/priority":0}}"#);
         check("a:*", None, UpdateOptions::default(), r#"{"uri":"a:*","_meta":{"dev.goblin/pattern":"glob"}}"#);
-        check("a:*", Some(UriKind::Exact), UpdateOptions::default(), r#"{"uri":"a:*"}"#);
+        let exact = r#"{"uri":"a:*","_meta":{"dev.goblin/priority":0}}"#;
+        check("a:*", Some(UriKind::Exact), UpdateOptions::default(), exact);
         check("a:{b}", None, UpdateOptions::default(), r#"{"uri":"a:{b}","_meta":{"dev.goblin/pattern":"template"}}"#);
         check(
             "a:\"b",

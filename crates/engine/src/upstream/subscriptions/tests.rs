@@ -52,6 +52,7 @@ impl ManagerFixture {
             native: native.into(),
             exposed: self.manager.context.events.expose(native).into(),
             pattern: None,
+            is_forwarded: false,
             options: SubscriptionOptions::new(DeliveryOptions::default(), selection),
         };
         let count = Arc::<SubscriptionCount>::default();
