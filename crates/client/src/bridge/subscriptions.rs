@@ -41,10 +41,10 @@ pub(crate) struct RememberedSubscriptions {
     /// The subscriptions, by the URI that the client used.
     active: HashMap<String, ActiveSubscription>,
     /// The subscribe requests without a response.
-    open: HashMap<Id, OpenSubscribe>,
+    open: HashMap<Id, UnansweredSubscribe>,
 }
 
-struct OpenSubscribe {
+struct UnansweredSubscribe {
     uri: String,
     body: Bytes,
     /// Whether the client did not ask for the names in the result.
@@ -91,7 +91,7 @@ impl RememberedSubscriptions {
                 let with_option = if is_declared { None } else { with_option(&request) };
                 let (hides_names, body) = (with_option.is_some(), request.raw.bytes().clone());
                 outgoing.body = with_option.unwrap_or_else(|| body.clone());
-                self.open.insert(id.clone(), OpenSubscribe { uri, body, hides_names });
+                self.open.insert(id.clone(), UnansweredSubscribe { uri, body, hides_names });
             }
             ClientMessageKind::Request(_, Method::Unsubscribe) => {
                 let Some((request, named)) = subject(&outgoing.body) else { return };
