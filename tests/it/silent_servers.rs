@@ -307,7 +307,7 @@ async fn d20_lists_that_fail_or_never_end_are_fetched_less_often() {
 
 #[tokio::test]
 async fn d20_lists_that_change_with_every_fetch_are_named_in_the_status() {
-    let server = Scripted::start(|seen, before| with_tools(seen, before)).await;
+    let server = Scripted::start(with_tools).await;
     let mut entry = entry(&server);
     entry["refresh"] = json!("1s");
     let gateway = Gateway::with_servers(json!({ "a": entry })).await;

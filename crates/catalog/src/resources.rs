@@ -10,8 +10,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use goblin_config::lists::Unlisted;
 use goblin_config::uri_filter::UriFilter;
-use goblin_config::{Server, ServerId, Unlisted, UriPolicy};
+use goblin_config::{Server, ServerId, UriPolicy};
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{MAX_MATCH_STEPS, MatchBudget, Template};
 use goblin_wire::{Error, Limit, Mime, canonical};

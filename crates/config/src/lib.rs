@@ -41,6 +41,7 @@ pub mod glob;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod inherit;
+pub mod lists;
 pub mod mask;
 pub mod pin;
 pub mod problem;
@@ -397,9 +398,9 @@ pub struct Server {
     /// The interval at which subscribed resources are polled for changes.
     pub poll: Option<Duration>,
     /// When lists are fetched again.
-    pub refresh: Refresh,
+    pub refresh: lists::Refresh,
     /// The treatment of URIs that the server does not offer.
-    pub unlisted: Unlisted,
+    pub unlisted: lists::Unlisted,
     /// Whether arguments of tools are checked against their input schema.
     pub validate: bool,
     pub tools: ToolRules,
@@ -422,8 +423,8 @@ impl Server {
             namespacing,
             timeout: None,
             poll: None,
-            refresh: Refresh::Auto,
-            unlisted: Unlisted::default(),
+            refresh: lists::Refresh::Auto,
+            unlisted: lists::Unlisted::default(),
             validate: false,
             tools: ToolRules::default(),
             prompts: Rules::default(),
@@ -499,16 +500,6 @@ pub enum Protocol {
     Modern,
 }
 
-/// The treatment of reads and subscribes of URIs that a server does not offer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unlisted {
-    /// They get an error, and the gateway does not contact the server.
-    #[default]
-    Reject,
-    /// The gateway sends those that name the server to the server.
-    Forward,
-}
-
 /// The way clients share connections to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
@@ -539,16 +530,6 @@ pub struct Root {
     /// A `file://` URI with an absolute path, percent-encoded.
     pub uri: String,
     pub name: Option<String>,
-}
-
-/// When the lists of a server are fetched again, besides the changes that the server announces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refresh {
-    /// Lists whose changes the server does not announce are refreshed.
-    Auto,
-    Never,
-    /// All lists are refreshed, at least at this interval.
-    Every(Duration),
 }
 
 /// A timeout from the file. `0` in the file is `Never`.

@@ -11,8 +11,8 @@ use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
 use crate::schema::ObjectKeys;
 use crate::{
-    Files, HttpKind, Namespacing, Protocol, Refresh, Server, ServerId, Transport, Unlisted, inherit, quantity, roots,
-    rules, sharing, transport,
+    Files, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, lists, roots, rules, sharing,
+    transport,
 };
 
 /// The length limit of a prefix. Longer names would be cut anyway.
@@ -20,17 +20,12 @@ const MAX_PREFIX_LENGTH: usize = 64;
 /// The shortest poll interval. A shorter one would keep the server busy with reads alone.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The shortest refresh interval. The gateway fetches the lists of a server at most once per second.
-const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-
 pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
     ("auto", Protocol::Auto),
     ("legacy", Protocol::Legacy),
     ("modern", Protocol::Modern),
     ("match-client", Protocol::Auto),
 ];
-
-pub(crate) const UNLISTED: [(&str, Unlisted); 2] = [("reject", Unlisted::Reject), ("forward", Unlisted::Forward)];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
     let mut servers = IndexMap::new();
@@ -104,8 +99,8 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     section.set(&mut server.prefix, "prefix", |field| field.accept(check_prefix(field.text()?, MAX_PREFIX_LENGTH)));
     section.set(&mut server.timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
     section.set(&mut server.poll, "poll", poll);
-    section.set(&mut server.refresh, "refresh", refresh);
-    section.set(&mut server.unlisted, "unlisted", |field| unlisted(field, transport.as_ref()));
+    section.set(&mut server.refresh, "refresh", lists::refresh);
+    section.set(&mut server.unlisted, "unlisted", |field| lists::unlisted(field, transport.as_ref()));
     section.set(&mut server.validate, "validate", Field::flag);
     server.tools = rules::tools(&section, server.namespacing.max_length);
     server.prompts = rules::prompts(&section, server.namespacing.max_length);
@@ -128,14 +123,6 @@ fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol
     field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
 }
 
-/// Reads `unlisted`. A directory has no resources beyond those that it offers.
-fn unlisted(field: &Field<'_>, transport: Option<&Transport>) -> Option<Unlisted> {
-    let unlisted = field.choice(&UNLISTED)?;
-    let is_wrong = unlisted == Unlisted::Forward && matches!(transport, Some(Transport::Files(_)));
-    let fault = || Fault::new("a server of type files offers every file that it serves").cure("remove \"unlisted\"");
-    field.accept(if is_wrong { Err(fault()) } else { Ok(unlisted) })
-}
-
 /// Reads `enabled`, or `disabled`, its opposite in the files of other clients.
 fn enabled(section: &Section<'_>) -> bool {
     if let (Some(_), Some(disabled)) = (section.get("enabled"), section.get("disabled")) {
@@ -151,19 +138,6 @@ fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
     let poll = field.duration()?;
     let wrong = || Fault::new("is too short").cure("use at least \"100ms\"");
     field.accept(if poll < MIN_POLL_INTERVAL { Err(wrong()) } else { Ok(Some(poll)) })
-}
-
-fn refresh(field: &Field<'_>) -> Option<Refresh> {
-    let wrong = || Fault::new("must be \"auto\", \"never\" or an interval").cure("use an interval like \"30s\"");
-    let interval = match field.text()? {
-        "auto" => return Some(Refresh::Auto),
-        "never" => return Some(Refresh::Never),
-        text => quantity::duration(text).map_err(|_| wrong()),
-    };
-    let too_short = || Fault::new("is too short").cure("use at least \"1s\"");
-    let check =
-        |interval| if interval < MIN_REFRESH_INTERVAL { Err(too_short()) } else { Ok(Refresh::Every(interval)) };
-    field.accept(interval.and_then(check))
 }
 
 pub(crate) fn check_prefix(text: &str, max_length: usize) -> Result<String, Fault> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use crate::admin::{AdminSettings, ListenAddress};
 use crate::expand::ExpandedText;
 use crate::file::ConfigOrigin;
+use crate::lists::{Refresh, Unlisted};
 use crate::schema::{IGNORED, ObjectKeys};
 use crate::secret::Secret;
 use crate::{
-    Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Refresh, Root, Server, ServerId,
-    ServerIdError, Sharing, Timeout, Transport, UriPolicy, parse,
+    Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Root, Server, ServerId, ServerIdError,
+    Sharing, Timeout, Transport, UriPolicy, parse,
 };
 
 mod permissions;
@@ -153,7 +154,7 @@ fn every_member_of_a_server_is_read() {
     assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret-0123456789", Path::new("/etc/goblin/sub/../w")));
     assert_eq!((local.enabled, local.validate, local.protocol), (false, true, Protocol::Legacy));
     assert_eq!((local.prefix.as_str(), local.namespacing.tools), ("", NamePolicy::Prefix));
-    assert_eq!(local.unlisted, crate::Unlisted::Forward);
+    assert_eq!((local.refresh, local.unlisted), (Refresh::Every(Duration::from_secs(120)), Unlisted::Forward));
     assert_eq!((local.namespacing.separator.as_str(), local.namespacing.max_length), ("__", 60));
     assert!(local.tools.filter.admits("find_a") && !local.tools.filter.admits("find_x"));
     assert!(!local.prompts.filter.admits("p") && local.resources.filter.admits("file:///b"));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::exposure::ProfileName;
 use crate::tests::{FULL, accept};
-use crate::{LogFormat, ServerId, field, quantity, read, roots, rules, server, sharing, transport, views};
+use crate::{LogFormat, ServerId, field, lists, quantity, read, roots, rules, server, sharing, transport, views};
 
 thread_local! {
     /// The keys that this thread has read, each with its object.
@@ -98,7 +98,7 @@ fn the_enum_values_of_the_schema_match_the_reader() {
     check(ObjectKeys::Server, "session", place, names(&sharing::SESSIONS));
     check(ObjectKeys::Server, "declare", "/anyOf/0/items/enum", names(&sharing::DECLARABLE));
     check(ObjectKeys::Server, "protocol", place, names(&server::PROTOCOLS));
-    check(ObjectKeys::Server, "unlisted", place, names(&server::UNLISTED));
+    check(ObjectKeys::Server, "unlisted", place, names(&lists::UNLISTED));
     check(ObjectKeys::Root, "namespacing", "/anyOf/0/anyOf/0/enum", names(&rules::NAMES));
     check(ObjectKeys::Root, "exposure", "/anyOf/0/anyOf/0/enum", names(&views::MODES));
 }

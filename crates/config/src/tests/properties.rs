@@ -15,10 +15,11 @@ use crate::diff::{Depth, diff};
 use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
 use crate::glob::Glob;
 use crate::inherit::Inherit;
+use crate::lists::{Refresh, Unlisted};
 use crate::secret::Secret;
 use crate::{
-    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, Refresh, ResourceRules,
-    Root, Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, Unlisted, parse,
+    Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, ResourceRules, Root,
+    Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
 };
 
 /// Generates few values for each member, so two arbitrary configurations often share some.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use goblin_catalog::listing::{Definition, List, Listing};
-use goblin_config::Refresh;
+use goblin_config::lists::Refresh;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::Hello;
 

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_catalog::listing::List;
-use goblin_config::{Server, Unlisted};
+use goblin_config::Server;
+use goblin_config::lists::Unlisted;
 use goblin_subscriptions::count::{LimitReached, SubscriptionPermit};
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
