@@ -86,12 +86,18 @@ impl<U: Upstream> Catalog<U> {
         self.indexes.0[list as usize].get().is_some()
     }
 
-    /// Takes over the indexes of the previous catalog for lists that did not change.
+    /// Takes over the parts of another catalog that are equal: the indexes of equal lists, and the definitions and
+    /// compiled schemas of equal entries. Catalogs of many clients then share most of their memory.
     pub fn inherit(&mut self, before: &Catalog<U>) {
         for list in List::ALL {
             if self.entries(list).eq(before.entries(list)) {
                 self.indexes.0[list as usize] = Arc::clone(&before.indexes.0[list as usize]);
             }
+        }
+        self.tools.inherit(&before.tools);
+        self.prompts.inherit(&before.prompts);
+        if self.resources.is_same(&before.resources) {
+            self.resources = Arc::clone(&before.resources);
         }
     }
 }

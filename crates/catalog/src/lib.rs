@@ -376,6 +376,18 @@ impl<U: Upstream> NameTable<U> {
         self.entries.push(entry);
     }
 
+    /// Takes over the definitions and compiled schemas of equal entries.
+    fn inherit(&mut self, before: &NameTable<U>) {
+        for entry in &mut self.entries {
+            let Some(index) = before.index.get(&entry.exposed) else { continue };
+            let old = &before.entries[*index];
+            if old.native == entry.native && old.definition == entry.definition {
+                entry.definition = old.definition.clone();
+                entry.schema = Arc::clone(&old.schema);
+            }
+        }
+    }
+
     /// Finds an entry by its exposed name. The error has the candidates for a contested name.
     pub fn find(&self, name: &str) -> Result<(usize, &CatalogEntry<U>), Vec<String>> {
         match self.index.get(name) {

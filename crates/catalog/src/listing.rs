@@ -129,10 +129,11 @@ impl Listing {
         self.reserved[list as usize] = other.reserved[list as usize].clone();
     }
 
-    /// Reports whether two listings offer the same entries of the same server.
+    /// Reports whether two listings of one server have the same entries and capabilities.
     pub fn is_same(&self, other: &Listing) -> bool {
         let is_same = |(one, two): (&Arc<Vec<Definition>>, &Arc<Vec<Definition>>)| Arc::ptr_eq(one, two) || one == two;
-        self.hello == other.hello && self.lists.iter().zip(&other.lists).all(is_same)
+        let capabilities = |listing: &Listing| listing.hello.as_ref().map(|hello| hello.capabilities);
+        capabilities(self) == capabilities(other) && self.lists.iter().zip(&other.lists).all(is_same)
     }
 }
 

@@ -106,6 +106,30 @@ impl ResourceTable {
         self.entries.push(resource);
     }
 
+    /// Reports whether two tables have the same servers, resources and templates, and hide the same ones.
+    pub(super) fn is_same(&self, other: &ResourceTable) -> bool {
+        let is_same_server = |index: usize| {
+            let ((id, config), (other_id, other_config)) = (&self.servers[index], &other.servers[index]);
+            id == other_id && Arc::ptr_eq(config, other_config)
+        };
+        let is_same_resource = |index: usize| {
+            let (one, two) = (&self.entries[index], &other.entries[index]);
+            (one.source, &one.native, &one.exposed, &one.definition)
+                == (two.source, &two.native, &two.exposed, &two.definition)
+        };
+        let is_same_template = |index: usize| {
+            let (one, two) = (&self.templates[index], &other.templates[index]);
+            (one.source, &one.native, &one.exposed, &one.definition)
+                == (two.source, &two.native, &two.exposed, &two.definition)
+        };
+        let counts = |table: &ResourceTable| (table.servers.len(), table.entries.len(), table.templates.len());
+        counts(self) == counts(other)
+            && (0..self.servers.len()).all(is_same_server)
+            && (0..self.entries.len()).all(is_same_resource)
+            && (0..self.templates.len()).all(is_same_template)
+            && (&self.mentioned, &self.hidden) == (&other.mentioned, &other.hidden)
+    }
+
     /// Builds the indexes for templates and normal forms. Must run after all entries and templates are present.
     pub(super) fn index(&mut self) {
         self.by_normal_form = self.normal_forms();

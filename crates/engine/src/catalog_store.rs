@@ -282,14 +282,16 @@ impl CatalogStore {
             self.publish_shared(observe);
         }
         let base = self.whole.current.load_full();
+        // A client with an unknown profile has the empty catalog, and no sources with own links.
         let shared = |caller: &Caller| self.slot(caller.profile.as_ref()).current.load_full();
         let make = |caller: &Caller, sources: Vec<Source>| {
             let whole = build(self.next_version(), &self.settings, sources);
-            match caller.profile.as_ref().map(|name| self.profiles.get(name)) {
+            let mut catalog = match caller.profile.as_ref().and_then(|name| self.profiles.get(name)) {
                 None => whole,
-                Some(Some(profile)) => narrow(&whole, &profile.profile, &profile.settings),
-                Some(None) => build(whole.version, &self.settings, Vec::new()),
-            }
+                Some(profile) => narrow(&whole, &profile.profile, &profile.settings),
+            };
+            catalog.inherit(&shared(caller));
+            catalog
         };
         for (own, changed) in self.own.publish(&base, shared, make, observe) {
             own.slot.notify_watchers(changed);

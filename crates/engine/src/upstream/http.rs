@@ -72,8 +72,6 @@ struct HttpLinkInner {
     stream_attempted: watch::Sender<bool>,
     /// Whether the link went into use before the attempt to open the GET stream had finished.
     is_used_early: AtomicBool,
-    /// Whether the server has refused the GET stream.
-    has_no_stream: AtomicBool,
 }
 
 impl HttpLink {
@@ -125,11 +123,6 @@ impl HttpLink {
         if tokio::time::timeout(STREAM_TIMEOUT, attempted.wait_for(|attempted| *attempted)).await.is_err() {
             self.shared.is_used_early.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// Reports whether the server has a GET stream, or has not refused it yet.
-    pub(crate) fn has_stream(&self) -> bool {
-        !self.shared.has_no_stream.load(Ordering::Relaxed)
     }
 
     /// Sends a request when called and returns a future for the response. `headers` are the headers of this request
@@ -215,7 +208,6 @@ impl HttpLinkInner {
             rejection_status: OnceLock::new(),
             stream_attempted: watch::Sender::new(false),
             is_used_early: AtomicBool::new(false),
-            has_no_stream: AtomicBool::new(false),
         }
     }
 

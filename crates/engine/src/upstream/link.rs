@@ -133,15 +133,6 @@ impl Link {
         matches!(self.wire, LinkTransport::Http(_)) && !self.dialect().has_handshake()
     }
 
-    /// Reports whether the backend can announce changes over this link. A server with sessions but without a stream for
-    /// unsolicited messages cannot.
-    pub(crate) fn can_notify(&self) -> bool {
-        match &self.wire {
-            LinkTransport::Http(link) => !self.dialect().has_handshake() || link.has_stream(),
-            LinkTransport::Stdio(_) | LinkTransport::Sse(_) | LinkTransport::Files(_) => true,
-        }
-    }
-
     /// Returns a new id for an upstream request. A link never returns the same id twice.
     pub fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)

@@ -67,15 +67,16 @@ impl Lister<'_> {
     /// Fetches all lists, then the changed ones. Returns the reason when a fetch finds that the connection broke.
     pub(crate) async fn run(&self) -> String {
         let (lists, started) = (self.lists, Instant::now());
-        let silent = self.silent_lists();
+        let mut can_announce = lists.watch_announcements();
         let _guard = RefreshGuard(lists);
-        if let Some(interval) = self.refresh_interval().filter(|_| !silent.is_empty()) {
-            lists.start_refreshes(interval);
-        }
         let mut wanted = List::ALL.to_vec();
         let mut fetched = tokio::time::Instant::now();
         let (mut needs_refetch, mut retry) = (false, LIST_RETRY);
         loop {
+            let silent = self.silent_lists(*can_announce.borrow_and_update());
+            if let Some(interval) = self.refresh_interval().filter(|_| !silent.is_empty()) {
+                lists.start_refreshes(interval);
+            }
             if !wanted.is_empty() {
                 match self.fetch_lists(&wanted, &silent, started.elapsed() >= SETTLED_AFTER).await {
                     Ok(summary) => needs_refetch |= summary.needs_refetch,
@@ -105,7 +106,9 @@ impl Lister<'_> {
                     retry = (2 * retry).min(MAX_LIST_RETRY);
                     lists.mark(&failed);
                 }
-                () = lists.refresh_due(|| self.has_clients()), if !silent.is_empty() => wanted = silent.clone(),
+                () = lists.refresh_due(|| self.has_clients()), if !silent.is_empty() => wanted = silent,
+                // The lists own the sender, so the channel cannot close.
+                _ = can_announce.changed() => {}
             }
             if failed.is_empty() {
                 retry = LIST_RETRY;
@@ -123,11 +126,11 @@ impl Lister<'_> {
     }
 
     /// Returns the lists whose changes the server does not announce. A configured interval covers all lists.
-    fn silent_lists(&self) -> Vec<List> {
+    fn silent_lists(&self, can_announce: bool) -> Vec<List> {
         let is_silent = |list: &List| match self.refresh {
             Refresh::Never => false,
             Refresh::Every(_) => true,
-            Refresh::Auto => !list.is_announced(self.hello) || !self.link.can_notify(),
+            Refresh::Auto => !list.is_announced(self.hello) || !can_announce,
         };
         List::ALL.into_iter().filter(|list| list.is_offered(self.hello) && is_silent(list)).collect()
     }

@@ -29,6 +29,8 @@ pub struct LinkLists {
     /// The lists that the server announced as changed, one bit each.
     changed: AtomicU8,
     marked: Notify,
+    /// Whether the link has a channel for announcements. The server may declare them and offer no such channel.
+    can_announce: watch::Sender<bool>,
     /// Whether the link has lists whose changes the server does not announce.
     is_silent: AtomicBool,
     /// Whether a tool was called since the last fetch of the silent lists.
@@ -74,6 +76,7 @@ impl LinkLists {
             progress: watch::Sender::default(),
             changed: AtomicU8::new(0),
             marked: Notify::new(),
+            can_announce: watch::Sender::new(true),
             is_silent: AtomicBool::new(false),
             was_called: AtomicBool::new(false),
             schedule: Mutex::new(RefreshSchedule::new(Instant::now())),
@@ -172,6 +175,16 @@ impl LinkLists {
         List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
     }
 
+    /// Records whether the server has opened a channel for announcements, or has rejected it.
+    pub(crate) fn set_can_announce(&self, can_announce: bool) {
+        self.can_announce.send_if_modified(|current| std::mem::replace(current, can_announce) != can_announce);
+    }
+
+    /// Returns a receiver that reports whether the link has a channel for announcements.
+    pub(crate) fn watch_announcements(&self) -> watch::Receiver<bool> {
+        self.can_announce.subscribe()
+    }
+
     /// Prepares for a new link, which fetches all lists.
     pub(crate) fn prepare(&self) {
         self.set_refreshing(true);
@@ -180,8 +193,11 @@ impl LinkLists {
     }
 
     /// Starts the refreshes of a link whose server does not announce all changes. `interval` is the time between two
-    /// refreshes without a cause. The first fetch of the link follows.
+    /// refreshes without a cause. Does nothing if they have started.
     pub(crate) fn start_refreshes(&self, interval: Duration) {
+        if self.is_silent.load(Ordering::Acquire) {
+            return;
+        }
         *self.schedule.lock() = RefreshSchedule::with_interval(Instant::now(), interval);
         self.is_silent.store(true, Ordering::Release);
     }

@@ -144,6 +144,7 @@ impl Drop for Supervisor {
             // A caller may have found this subscription manager just before. Close it, so that no subscription is added
             // without a supervisor.
             self.slot.subscriptions.close();
+            self.settle_lists();
         }
     }
 }

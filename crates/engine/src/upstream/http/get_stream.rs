@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use goblin_catalog::listing::List;
+use goblin_client::connect::{RequestError, ResponseBody};
 use goblin_client::events::{EventStream, ResumePosition, is_event_stream, is_temporary};
 use goblin_telemetry::Event;
 use goblin_wire::framing::Frame;
 use goblin_wire::{MalformedMessage, Message, Method};
-use http::StatusCode;
+use http::{Response as HttpResponse, StatusCode};
 
 use crate::upstream::http::HttpLinkInner;
 use crate::upstream::http::resume::{backoff, start_position};
@@ -26,6 +27,8 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
     let (mut unreachable, mut has_gap, mut was_open) = (0, false, false);
     loop {
         let response = shared.peer.client.request(shared.stream_request(position.last())).await;
+        // The lister reads this as soon as the attempt has ended.
+        shared.peer.inbound.lists().set_can_announce(!is_rejected(&response));
         shared.stream_attempted.send_replace(true);
         has_gap |= shared.is_used_early.swap(false, Ordering::Relaxed);
         match response {
@@ -49,7 +52,7 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
                 shared.lose_session();
                 return;
             }
-            Ok(response) if response.status().is_client_error() && !is_temporary(response.status()) => {
+            response if is_rejected(&response) => {
                 // The backend may only have forgotten the event.
                 if !position.forget() {
                     if has_gap {
@@ -57,7 +60,6 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
                         shared.peer.inbound.subscriptions.notify_all();
                     }
                     // The backend offers no such stream.
-                    shared.has_no_stream.store(true, Ordering::Relaxed);
                     return;
                 }
             }
@@ -72,6 +74,12 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
         has_gap = true;
         tokio::time::sleep(backoff.pause_from(position.retry())).await;
     }
+}
+
+/// Reports whether the backend has no such stream.
+fn is_rejected(response: &Result<HttpResponse<ResponseBody>, RequestError>) -> bool {
+    let status = response.as_ref().map(HttpResponse::status);
+    status.is_ok_and(|status| status.is_client_error() && !is_temporary(status))
 }
 
 /// Reads one stream to its end.

@@ -176,6 +176,7 @@ impl<'a> UpstreamStreams<'a> {
             Err(ListenError::Unknown) if is_first => {
                 self.plan.reset();
                 self.state = ListenState::Unsupported;
+                self.manager.lists().set_can_announce(false);
                 self.settled.extend(self.pending.drain().map(|(_, job)| (job, UpstreamReply::Unknown)));
             }
             Err(error) => self.on_failed(error),
@@ -206,6 +207,7 @@ impl<'a> UpstreamStreams<'a> {
     fn on_first(&mut self, acknowledged: &ListenFilter) {
         self.health.connected(now());
         self.is_reported = false;
+        self.manager.lists().set_can_announce(true);
         let announced = [(acknowledged.tools, List::Tools), (acknowledged.prompts, List::Prompts)];
         let announced =
             announced.into_iter().chain([List::Resources, List::Templates].map(|list| (acknowledged.resources, list)));
