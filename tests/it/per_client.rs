@@ -42,6 +42,17 @@ async fn gateway_of(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
+/// Waits until the shared connection has listed the server. No client lists, so none has a connection of its own.
+async fn await_listed(gateway: &Gateway) {
+    metric_becomes(&Client::new(gateway.address), r#"goblin_backend_up{server_id="a"}"#, 1).await;
+}
+
+async fn listed_gateway(server: Value) -> Gateway {
+    let gateway = gateway_of(server).await;
+    await_listed(&gateway).await;
+    gateway
+}
+
 /// Returns a scratch directory and the path of a log of starts in it.
 fn start_log() -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
@@ -278,8 +289,8 @@ async fn a_slow_start_delays_only_its_own_client_and_no_cancelled_call() {
         r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; ME=$$ exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));
-    let gateway = gateway_of(server).await;
-    let (slow, quick) = (gateway.client_seeing("a_env").await, gateway.client().await);
+    let gateway = listed_gateway(server).await;
+    let (slow, quick) = (gateway.client().await, gateway.client().await);
     let (first, second) = (begin_call(&slow, "a_env", json!({"name": "ME"})), begin_call(&slow, "a_echo", json!({})));
     eventually("the process of the slow one is started", || async { (starts(&log) == 2).then_some(()) }).await;
     let leaving = slow.clone();
@@ -304,8 +315,8 @@ async fn a_call_that_waits_for_a_slow_start_opens_a_stream() {
     let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));
-    let gateway = gateway_of(server).await;
-    let client = gateway.client_seeing("a_echo").await;
+    let gateway = listed_gateway(server).await;
+    let client = gateway.client().await;
     let body = r#"{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"a_echo"}}"#;
     let (_, mut stream) = tokio::time::timeout(TIMEOUT, client.open(body.to_owned())).await.expect("a stream");
     assert_eq!(starts(&log), 2);
@@ -323,7 +334,7 @@ async fn a_client_that_disconnects_during_the_start_leaves_no_process() {
     server["args"][2] = json!(path_text(&log));
     let mut gateway = Gateway::start(json!({"gateway": {"grace": "500ms"}, "mcpServers": {"a": server}})).await;
     let (one, two) = (gateway.client().await, gateway.client().await);
-    metric_becomes(&Client::new(gateway.address), r#"goblin_backend_up{server_id="a"}"#, 1).await;
+    await_listed(&gateway).await;
     let _calls = [begin_call(&one, "a_echo", json!({})), begin_call(&two, "a_echo", json!({}))];
     eventually("both are started", || async { (starts(&log) == 3).then_some(()) }).await;
     metric_becomes(&Client::new(gateway.address), LINKS, 2).await;
