@@ -59,13 +59,13 @@ export const text = (words) => ({ content: [{ type: "text", text: words }] });
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 /**
- * Returns the result of a tool.
+ * Returns the result of a tool. Returns undefined if there is no such tool.
  *
  * `context` is the part of the SDK: `progress(progress)`, `log(data)`, `closeStream()`, `ask(step)`, `capabilities` and
  * `missingCapability(required)`. `ask` runs the steps of a tool with server requests.
  */
 export async function call(name, args, context) {
-  if (fixtures.results[name] !== undefined) return fixtures.results[name];
+  if (fixtures.results[name] !== undefined) return filled(fixtures.results[name], args);
   switch (name) {
     case "test_tool_with_progress":
       for (const progress of [0, 50, 100]) {
@@ -94,7 +94,7 @@ export async function call(name, args, context) {
       if (context.capabilities.sampling === undefined) throw context.missingCapability({ sampling: {} });
       return text("the client samples");
   }
-  if (fixtures.asking[name] === undefined) return { ...text(`there is no tool ${name}`), isError: true };
+  if (fixtures.asking[name] === undefined) return undefined;
   return await context.ask((responses, state) => {
     const { done, ...rest } = step(name, args, context.capabilities, responses, state);
     return done === undefined ? rest : { done: text(`state-ok ${JSON.stringify(done)}`) };

@@ -99,7 +99,10 @@ async def list_tools():
 
 @server.call_tool(validate_input=False)
 async def call_tool(name, arguments):
-    return types.CallToolResult.model_validate(await fixtures.call(name, arguments, Context()))
+    result = await fixtures.call(name, arguments, Context())
+    if result is None:
+        raise McpError(types.ErrorData(code=-32602, message=f"unknown tool: {name}"))
+    return types.CallToolResult.model_validate(result)
 
 
 @server.list_prompts()

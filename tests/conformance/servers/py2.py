@@ -138,6 +138,8 @@ async def call_tool(context, params):
         result = await fixtures.call(params.name, params.arguments or {}, Context(context, params))
     except Asking as asking:
         return asking.result
+    if result is None:
+        raise MCPError(-32602, f"unknown tool: {params.name}")
     return types.CallToolResult.model_validate(result)
 
 

@@ -53,9 +53,11 @@ function newServer() {
   server.onclose = () => world.listeners.delete(listener);
   handleLists(server);
   handleSession(server, session);
-  server.setRequestHandler(types.CallToolRequestSchema, ({ params }, extra) =>
-    call(params.name, params.arguments ?? {}, contextOf(server, session, params, extra)),
-  );
+  server.setRequestHandler(types.CallToolRequestSchema, async ({ params }, extra) => {
+    const result = await call(params.name, params.arguments ?? {}, contextOf(server, session, params, extra));
+    if (result === undefined) throw new types.McpError(-32602, `unknown tool: ${params.name}`);
+    return result;
+  });
   server.setRequestHandler(types.GetPromptRequestSchema, async ({ params }, extra) => {
     const result = await getPrompt(params.name, params.arguments ?? {}, contextOf(server, session, params, extra));
     if (result === undefined) throw new types.McpError(-32602, `unknown prompt: ${params.name}`);

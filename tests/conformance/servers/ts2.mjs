@@ -58,9 +58,11 @@ function newServer(era) {
     product.registerTool(name, { description, inputSchema: fromJsonSchema(inputSchema) }, () => text("done"));
   }
   handleLists(server, era);
-  server.setRequestHandler("tools/call", ({ params }, context) =>
-    call(params.name, params.arguments ?? {}, contextOf(server, era, context)),
-  );
+  server.setRequestHandler("tools/call", async ({ params }, context) => {
+    const result = await call(params.name, params.arguments ?? {}, contextOf(server, era, context));
+    if (result === undefined) throw new ProtocolError(-32602, `unknown tool: ${params.name}`);
+    return result;
+  });
   server.setRequestHandler("prompts/get", async ({ params }, context) => {
     const result = await getPrompt(params.name, params.arguments ?? {}, contextOf(server, era, context));
     if (result === undefined) throw new ProtocolError(-32602, `unknown prompt: ${params.name}`);
