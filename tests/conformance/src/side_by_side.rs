@@ -24,8 +24,10 @@ pub struct SideBySide {
     pub gateway: PathBuf,
     /// The settings of `protocol`.
     pub protocols: Vec<String>,
-    /// The version of all scenarios. If it is `None`, new scenarios use 2026-07-28.
-    pub version: Option<String>,
+    /// The version of all scenarios.
+    pub spec_version: Option<String>,
+    /// The version with these requirements. It includes scenarios of extensions.
+    pub requirements: Option<String>,
     pub tools: PathBuf,
     pub edition: Edition,
     pub selection: Vec<String>,
@@ -61,7 +63,7 @@ impl SideBySide {
         let server = RunningServer::start(self.sdk, &self.tools).await?;
         let mut direct = self.play(&server.url).await?;
         let mut findings = Findings { direct: Counts::of(&direct), through: Vec::new() };
-        if !self.sdk.is_modern() && self.version.as_deref() == Some(MODERN) {
+        if !self.sdk.is_modern() && self.spec_version.as_deref() == Some(MODERN) {
             // The server does not have this version. Its own failures excuse no failure of the gateway.
             direct.forget_failures();
         }
@@ -88,7 +90,9 @@ impl SideBySide {
     /// Returns the expected differences. The version of the clients and the era of the server decide.
     fn expected(&self, protocol: &str) -> Expected {
         let server_is_old = !self.sdk.is_modern() || protocol == "legacy";
-        let clients_are_new = self.version.as_deref().is_none_or(|version| version >= MODERN);
+        // New scenarios use 2026-07-28 if no version is given.
+        let version = self.spec_version.as_deref().or(self.requirements.as_deref());
+        let clients_are_new = version.is_none_or(|version| version >= MODERN);
         match self.edition {
             Edition::Newest if server_is_old && clients_are_new => Expected::new_to_old(self.sdk),
             Edition::Newest | Edition::Stable => Expected::of(self.sdk),
