@@ -48,7 +48,7 @@ pub struct Comparison {
     pub unexplained: Vec<String>,
     /// The lines of the lists that explain a difference.
     pub explained: Vec<String>,
-    /// The lines of the lists with a check that passes through the gateway.
+    /// The lines of the lists with a failure that does not occur any more.
     pub needless: Vec<String>,
 }
 
@@ -63,7 +63,8 @@ pub fn compare(direct: &Report, through: &Report, expected: &Expected) -> Compar
     let differences = failing.chain(absent.map(|name| format!("absent {name}")));
     let (explained, unexplained): (Vec<_>, Vec<_>) =
         differences.partition(|line| expected.lines.contains(line.as_str()));
-    let is_needless = |line: &&&str| passed.contains(line.trim_start_matches("absent "));
+    // An absent check may pass at times, because the gateway opens a stream if an answer takes long.
+    let is_needless = |line: &&&str| passed.contains(**line);
     Comparison {
         unexplained: unexplained.iter().map(|line| with_message(line, through)).collect(),
         explained,
@@ -152,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_a_passing_check_is_needless() {
+    fn a_line_for_the_failure_of_a_passing_check_is_needless() {
         let expected = Expected { lines: ["s A", "absent s B", "s C"].into() };
         let both = report(&["A", "B"], &[], &[]);
-        assert_eq!(compare(&both, &both, &expected).needless, owned(&["absent s B", "s A"]));
+        assert_eq!(compare(&both, &both, &expected).needless, owned(&["s A"]));
     }
 
     fn owned(lines: &[&str]) -> Vec<String> {
