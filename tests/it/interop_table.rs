@@ -86,6 +86,9 @@ This page lists the features that work between clients and servers of both eras.
 them, and clients reach it over HTTP. [The programs](../../tests/clients/README.md) also run without the gateway
 (`tests/it/interop_direct.rs`), so a failure in this page alone is a fault of the gateway. `GOBLIN_BLESS=1` writes this
 page again.
+
+The official conformance suite also runs against servers with these SDKs, directly and through the gateway. Its
+[README](../../tests/conformance/README.md#results) has the results.
 ";
 
 /// Returns the text of `docs/reference/interop.md`.

@@ -5,6 +5,7 @@
 
 mod attack;
 mod bench;
+mod conformance;
 mod figures;
 mod fuzz;
 mod process;
@@ -26,6 +27,8 @@ usage: cargo xtask TASK
   tidy                   check the files themselves: hosts, paths, lengths, links, figures
   bench [ARGUMENTS...]   build for release and run goblin-bench, passing the arguments on
   attack [FILTER]        run the hostile tests against the release build and print the cost of each attack
+  conformance [--server NAME] [--quick]
+                         run the conformance suite against all SDKs directly and through the gateway, and compare
   fuzz [--seconds N] [TARGET...]
                          fuzz each target for N seconds (60), keep the corpus and add up the figures";
 
@@ -39,6 +42,7 @@ enum Task {
     Tidy,
     Bench { arguments: Vec<String> },
     Attack { filter: Option<String> },
+    Conformance { server: Option<String>, quick: bool },
     Fuzz { seconds: u32, targets: Vec<String> },
     Help,
 }
@@ -70,6 +74,7 @@ fn parse(arguments: &[String]) -> Result<Task> {
         ["bench", rest @ ..] => Task::Bench { arguments: rest.iter().map(ToString::to_string).collect() },
         ["attack"] => Task::Attack { filter: None },
         ["attack", filter] => Task::Attack { filter: Some(filter.to_string()) },
+        ["conformance", options @ ..] => conformance_task(options)?,
         ["fuzz", "--seconds", seconds, targets @ ..] => match seconds.parse() {
             Ok(seconds) => Task::Fuzz { seconds, targets: targets.iter().map(ToString::to_string).collect() },
             Err(_) => bail!("--seconds needs a number of seconds, not {seconds}"),
@@ -84,6 +89,20 @@ fn parse(arguments: &[String]) -> Result<Task> {
     })
 }
 
+fn conformance_task(mut options: &[&str]) -> Result<Task> {
+    let (mut server, mut quick) = (None, false);
+    loop {
+        match options {
+            [] => return Ok(Task::Conformance { server, quick }),
+            ["--quick", rest @ ..] => (quick, options) = (true, rest),
+            ["--server", name, rest @ ..] if conformance::is_server(name) => {
+                (server, options) = (Some(name.to_string()), rest);
+            }
+            [option, ..] => bail!("conformance has no such option or server: {option}"),
+        }
+    }
+}
+
 fn run(task: Task, root: &Path) -> Result<()> {
     match task {
         Task::Test => suite::run(root),
@@ -91,6 +110,7 @@ fn run(task: Task, root: &Path) -> Result<()> {
         Task::Tidy => tidy::check(root),
         Task::Bench { arguments } => bench::run(root, &arguments),
         Task::Attack { filter } => attack::run(root, filter.as_deref()),
+        Task::Conformance { server, quick } => conformance::run(root, server.as_deref(), quick),
         Task::Fuzz { seconds, targets } => fuzz::run(root, seconds, &targets),
         Task::Help => {
             eprintln!("{USAGE}");
@@ -118,5 +138,10 @@ mod tests {
         assert_eq!(parse("fuzz --seconds many"), None);
         assert_eq!(parse("attack hostile_bytes"), Some(Task::Attack { filter: Some("hostile_bytes".to_owned()) }));
         assert_eq!(parse("attack a b"), None);
+        let conformance =
+            |server: Option<&str>, quick| Some(Task::Conformance { server: server.map(str::to_owned), quick });
+        assert_eq!(parse("conformance"), conformance(None, false));
+        assert_eq!(parse("conformance --server ts1 --quick"), conformance(Some("ts1"), true));
+        assert_eq!(parse("conformance --server cobol"), None);
     }
 }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::client::gateway::Gateway;
+pub use crate::client::gateway::Gateway;
 use crate::client::peer::{Peer, is_modern};
 
 /// The variable that names the gateway's binary. If it is not set, the client connects to the suite directly.

@@ -1,18 +1,21 @@
 //! The server that the official MCP conformance suite requires, and a runner of that suite.
 //!
 //! `serve` is a backend with every tool, prompt and resource that the suite's scenarios name, in both eras. `run` plays
-//! the suite against a URL and reports the outcome of each check. Two runs, one against the server and one through the
-//! gateway, show the checks that the gateway breaks. `run-client` lets the suite play servers. It starts `client`,
+//! the suite against a URL and reports the outcome of each check. `compare` plays it against a server and through the
+//! gateway, and shows the checks that the gateway breaks. `run-client` lets the suite play servers. It starts `client`,
 //! which uses them through the gateway, so that the suite judges the gateway as a client.
 
 mod ask;
 mod client;
+mod compare;
 mod cut;
 mod http;
 mod prompts;
 mod report;
 mod resources;
 mod server;
+mod servers;
+mod side_by_side;
 mod suite;
 mod tools;
 mod world;
@@ -25,6 +28,8 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 
 use crate::report::Report;
+use crate::servers::Sdk;
+use crate::side_by_side::SideBySide;
 use crate::suite::{Edition, Side, Suite};
 
 #[derive(Parser)]
@@ -40,6 +45,8 @@ enum Command {
     Serve,
     /// Run the suite against a server; exits with 1 when a check fails
     Run(RunArguments),
+    /// Run the suite against a server directly and through the gateway; exits with 1 when an unexpected check differs
+    Compare(CompareArguments),
     /// Run a scenario in which clients are judged; exits with 1 when a check fails
     RunClient(RunClientArguments),
     /// Play the client of the suite's scenario; the suite starts this
@@ -54,6 +61,26 @@ struct RunArguments {
     /// URL of the server; the suite wants one on this machine
     #[arg(long)]
     url: String,
+    #[command(flatten)]
+    selection: Selection,
+    /// The newest stable release of the suite instead of the newest
+    #[arg(long)]
+    stable: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct CompareArguments {
+    /// The SDK of the server
+    #[arg(long, value_enum, default_value = "rust")]
+    server: Sdk,
+    /// The gateway's binary
+    #[arg(long)]
+    gateway: PathBuf,
+    /// The `protocol` of the server in the gateway's configuration, or several of them
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    protocol: Vec<String>,
     #[command(flatten)]
     selection: Selection,
     /// The newest stable release of the suite instead of the newest
@@ -128,6 +155,7 @@ async fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Serve => http::serve().await.map(|()| ExitCode::SUCCESS),
         Command::Run(arguments) => run(arguments),
+        Command::Compare(arguments) => compare_runs(arguments).await,
         Command::RunClient(arguments) => run_client(arguments),
         Command::Client { url } => client::play(&url).await.map(|()| ExitCode::SUCCESS),
     };
@@ -140,13 +168,35 @@ async fn main() -> ExitCode {
 fn run(arguments: RunArguments) -> Result<ExitCode> {
     let suite = Suite {
         tools: arguments.common.tools,
-        edition: if arguments.stable { Edition::Stable } else { Edition::Newest },
+        edition: edition(arguments.stable),
         side: Side::Client { url: arguments.url },
         selection: arguments.selection.options(),
     };
     let report = suite.run()?;
     print_report(&report, arguments.common.json)?;
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn compare_runs(arguments: CompareArguments) -> Result<ExitCode> {
+    let selection = arguments.selection;
+    let pair = SideBySide {
+        sdk: arguments.server,
+        gateway: arguments.gateway,
+        protocols: arguments.protocol,
+        spec_version: selection.spec_version.clone(),
+        requirements: selection.requirements.clone(),
+        tools: arguments.common.tools,
+        edition: edition(arguments.stable),
+        selection: selection.options(),
+    };
+    let findings = pair.run().await?;
+    let text = if arguments.common.json { serde_json::to_string(&findings)? } else { findings.to_string() };
+    writeln!(io::stdout(), "{text}").context("cannot write the findings")?;
+    Ok(if findings.is_explained() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn edition(stable: bool) -> Edition {
+    if stable { Edition::Stable } else { Edition::Newest }
 }
 
 fn run_client(arguments: RunClientArguments) -> Result<ExitCode> {

@@ -17,6 +17,7 @@ const SHOWN_LINES: usize = 20;
 /// The variable that names this program to the suite.
 const PROGRAM: &str = "GOBLIN_CONFORMANCE_PROGRAM";
 
+#[derive(Clone, Copy)]
 pub enum Edition {
     Newest,
     Stable,

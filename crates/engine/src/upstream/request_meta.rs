@@ -31,22 +31,27 @@ impl RequestMeta<'_> {
     /// Returns the changes for a link that speaks `dialect`.
     pub(crate) fn edits(self, dialect: Dialect) -> Splice {
         let (request, tasks) = (self.request, self.tasks);
-        let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
+        let eras = (self.caller.dialect.has_handshake(), dialect.has_handshake());
+        let mut edits = match eras {
             (true, true) => self.replace_token(),
             (false, false) => self.reduce_capabilities(),
             (true, false) => self.add_introduction(dialect),
             (false, true) => self.remove_introduction(),
         };
         let text = request.raw.as_str();
-        match request.params.whole {
-            Some(params) if tasks.required && dialect.has_tasks() => {
-                json::prepend(text, params, r#""task":{}"#, &mut edits);
-            }
-            // In this version a capability replaces the request for a task.
-            Some(params) if tasks.accepted && !dialect.has_handshake() && request.params.task.is_some() => {
+        // The member requests a task only in versions with a handshake. In others, a capability replaces it.
+        let is_foreign = match eras {
+            (true, false) => tasks.accepted,
+            (false, true) => true,
+            (true, true) | (false, false) => false,
+        };
+        if let Some(params) = request.params.whole {
+            if is_foreign && request.params.task.is_some() {
                 json::cut_members(text, params, |key| key == "task", &mut edits);
             }
-            _ => {}
+            if tasks.required && dialect.has_tasks() {
+                json::prepend(text, params, r#""task":{}"#, &mut edits);
+            }
         }
         edits
     }
@@ -387,6 +392,9 @@ mod tests {
         check(MODERN, MODERN, &raw, &params, TaskPolicy::default(), &declared.replace(r#""r/tasks":{}"#, ""));
         check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
         check(MODERN, LEGACY, &raw, &params, accepted, r#"{"name":"t","_meta":{}}"#);
+        let unused = params.replace(r#""name":"t""#, r#""name":"t","task":{"ttl":5}"#);
+        check(MODERN, LEGACY, &raw, &unused, TaskPolicy::default(), r#"{"name":"t","_meta":{}}"#);
+        check(MODERN, LEGACY, &raw, &unused, required, r#"{"task":{},"name":"t","_meta":{}}"#);
         check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);
         assert_eq!(declaring_tasks("{}"), goblin_wire::modern::TASKS_DECLARED);
     }
