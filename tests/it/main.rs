@@ -94,6 +94,8 @@ mod http_client;
 mod import;
 mod inspector;
 mod interop;
+mod interop_difference;
+mod interop_difference_table;
 mod interop_direct;
 mod isolation;
 mod leaks;

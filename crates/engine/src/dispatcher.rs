@@ -25,6 +25,7 @@ use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
+use goblin_wire::hello::UnknownCapabilities;
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
@@ -37,7 +38,7 @@ use crate::client::pending::{OnDrop, OpenCall, PendingCall};
 use crate::client::sessions::{SessionPermit, Sessions};
 use crate::dispatcher::recorder::{CallRecord, CallRecorder};
 use crate::dispatcher::suspended::SuspendedCalls;
-use crate::router::Router;
+use crate::router::{Router, sole_server};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -127,9 +128,11 @@ impl Dispatcher {
     fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
         let prefix = json::quote(self.router.catalogs.catalog_of(profile).meta.prefix());
+        let UnknownCapabilities { experimental, extensions, others } = self.unknown_capabilities(profile);
+        let extensions = optional_object("extensions", &extensions);
         format!(
             concat!(
-                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
+                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}{}}}{}{}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
             dialect,
@@ -139,9 +142,20 @@ impl Dispatcher {
             EXTENSION,
             META_TOOLS,
             prefix,
+            experimental,
+            extensions,
+            others,
             IDENTITY,
             self.instructions(profile),
         )
+    }
+
+    /// Returns the unknown capabilities of the only server. They may concern methods that no version defines, which only
+    /// reach an only server.
+    fn unknown_capabilities(&self, profile: Option<&ProfileName>) -> UnknownCapabilities {
+        let catalog = self.router.catalogs.catalog_of(profile);
+        let source = sole_server(&catalog).map(|source| catalog.source(source));
+        source.and_then(|source| source.listing.hello.as_ref()).map(|hello| hello.unknown.clone()).unwrap_or_default()
     }
 
     /// Returns the member with the instructions for the model. It is empty if there are none.
@@ -192,7 +206,8 @@ impl Dispatcher {
             | Method::ResourcesRead
             | Method::Complete
             | Method::Subscribe
-            | Method::Unsubscribe => None,
+            | Method::Unsubscribe
+            | Method::Other(_) => None,
             Method::TasksList if caller.dialect.has_tasks() => Some(self.router.list_tasks(caller, request)),
             Method::TasksGet | Method::TasksResult | Method::TasksCancel if caller.dialect.has_tasks() => None,
             other => Some(Err(Error::MethodNotFound(other.to_string()))),
@@ -299,16 +314,22 @@ impl Dispatcher {
                 }
             }
             // These concern the client alone or are unknown. Forward them to the backends that have a link for this
-            // client alone.
+            // client alone. An unknown one may also pass a shared link if only one server can be its receiver.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 if let Some(id) = session.session {
                     let backends = self.router.catalogs.backends();
                     backends.iter().for_each(|backend| backend.notify_own_link(id, notification.raw.bytes()));
                 }
+                self.router.forward_notification(session.profile.as_ref(), notification);
             }
             _ => {}
         }
     }
+}
+
+/// Returns an object as a member with a leading comma. `members` is empty or has a leading comma.
+pub(crate) fn optional_object(key: &str, members: &str) -> String {
+    members.strip_prefix(',').map(|members| format!(r#","{key}":{{{members}}}"#)).unwrap_or_default()
 }
 
 /// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.

@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{content, uri};
+use goblin_config::exposure::ProfileName;
 use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
@@ -29,7 +30,7 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Error, Limit, Method, Mime, Outcome, Request, Response};
+use goblin_wire::{Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
@@ -49,6 +50,9 @@ const METHOD_NOT_FOUND: i64 = -32601;
 /// The codes of an invalid request.
 const INVALID_REQUEST: i64 = -32600;
 const PARSE_ERROR: i64 = -32700;
+
+/// The reason why a request with an unknown method is rejected.
+const UNROUTABLE: &str = "the gateway forwards an unknown method only if the client sees exactly one server";
 
 /// The destination of a request, and its changes on the way there.
 pub(crate) struct RequestRoute {
@@ -188,7 +192,7 @@ impl Router {
         }
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = request.params.known_meta.progress_token;
-        let name = route.target.name(&catalog);
+        let name = route.target.name(&catalog).or(call.name_header.as_deref());
         let mirrors = route.target.mirrors(&catalog);
         let options = self.task_options(call, &catalog, &route.target)?;
         self.restore_related_task(backend, request, &mut route.edits);
@@ -221,6 +225,22 @@ impl Router {
             backend.events.remember_required(answer.response.raw.as_str(), error, &call.client);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answer))
+    }
+
+    /// Returns the server that gets the messages with unknown methods, if there is one.
+    pub(crate) fn sole_backend(&self, profile: Option<&ProfileName>) -> Option<Arc<Backend>> {
+        let catalog = self.catalogs.catalog_of(profile);
+        sole_server(&catalog).map(|source| Arc::clone(&catalog.source(source).backend))
+    }
+
+    /// Forwards a notification with an unknown method over the shared link of the only server. Its receiver is certain,
+    /// and a server that shares a link among clients treats them as one anyway.
+    pub(crate) fn forward_notification(&self, profile: Option<&ProfileName>, notification: &Notification) {
+        if matches!(notification.method, Method::Other(_))
+            && let Some(backend) = self.sole_backend(profile)
+        {
+            backend.notify_shared_link(notification.raw.bytes());
+        }
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
@@ -380,8 +400,17 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
             Ok(RequestRoute { mime: Some(mime), target: RouteTarget::Uri(native), ..plain })
         }
         Method::Complete => resolve_completion(view, policies, request),
+        Method::Other(method) => match sole_server(view.catalog) {
+            Some(source) => Ok(plain_route(view, policies, source, None, text, "")),
+            None => Err(Error::MethodNotFound(format!("{method} ({UNROUTABLE})"))),
+        },
         other => Err(Error::MethodNotFound(other.to_string())),
     }
+}
+
+/// Returns the server that gets the messages with unknown methods: the only one that the client sees.
+pub(crate) fn sole_server(catalog: &Catalog) -> Option<usize> {
+    (catalog.sources.len() == 1).then_some(0)
 }
 
 /// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.

@@ -1,5 +1,8 @@
 //! The experimental capabilities that the gateway and its clients declare to each other.
 
+/// The prefix of the gateway's own capabilities.
+pub const OWN_PREFIX: &str = "dev.goblin/";
+
 /// The capability with which clients and the gateway announce the extension of subscriptions.
 pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
 

@@ -364,6 +364,17 @@ impl Request {
         Id(self.id_at.slice(self.raw.bytes()))
     }
 
+    /// Adds the edit that gives `params` to a request without any.
+    pub fn set_params(&self, params: &str, edits: &mut Splice) {
+        let text = self.raw.as_str();
+        let whole = json::whole(text);
+        // Some clients write `null` for absent params.
+        match json::member(text, whole, "params") {
+            Some(null) => edits.replace(null, params.to_owned()),
+            None => edits.insert(whole.start + 1, format!("\"params\":{params},")),
+        }
+    }
+
     /// Returns the request under the id `id`, with `edits` applied.
     pub fn rekeyed(&self, id: &Id, mut edits: Splice) -> Bytes {
         edits.replace(self.id_at, id.token());

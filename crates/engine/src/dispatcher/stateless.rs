@@ -7,6 +7,7 @@ use bytes::Bytes;
 use goblin_catalog::listing::List;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_wire::hello::UnknownCapabilities;
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
 use goblin_wire::{Dialect, Error, Method, Request};
@@ -16,23 +17,34 @@ use crate::client::call::Call;
 use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal};
 use crate::client::pending::OnDrop;
 use crate::dispatcher::listening::ListenSubscription;
-use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, parse_level};
+use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, optional_object, parse_level};
 use crate::router::state::RequestState;
 
 /// The client of a request without a session.
 #[derive(Clone)]
 pub enum StatelessClient {
     /// An HTTP client. Nothing connects one of its requests with another.
-    Http(Option<ProfileName>),
+    Http {
+        profile: Option<ProfileName>,
+        /// The decoded header `Mcp-Name` of a request with an unknown method.
+        name_header: Option<Box<str>>,
+    },
     /// The client at the other end of a pipe. All requests on the pipe are its own.
     Stdio(Arc<Client>),
 }
 
 impl StatelessClient {
-    fn profile(&self) -> Option<&ProfileName> {
+    pub(crate) fn profile(&self) -> Option<&ProfileName> {
         match self {
-            StatelessClient::Http(profile) => profile.as_ref(),
+            StatelessClient::Http { profile, .. } => profile.as_ref(),
             StatelessClient::Stdio(client) => client.profile.as_ref(),
+        }
+    }
+
+    fn name_header(&self) -> Option<Box<str>> {
+        match self {
+            StatelessClient::Http { name_header, .. } => name_header.clone(),
+            StatelessClient::Stdio(_) => None,
         }
     }
 }
@@ -60,6 +72,9 @@ impl Dispatcher {
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
                 self.begin_stateless_call(sender, caller, request)
             }
+            Method::Other(_) if self.router.sole_backend(sender.profile()).is_some() => {
+                self.begin_stateless_call(sender, self.caller(sender, &request)?, request)
+            }
             other => Err(Error::MethodNotFound(other.to_string())),
         }
     }
@@ -81,9 +96,11 @@ impl Dispatcher {
 
     fn discover_result(&self, caller: &Caller) -> String {
         let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
+        let UnknownCapabilities { experimental, extensions, others } =
+            self.unknown_capabilities(caller.profile.as_ref());
         format!(
             concat!(
-                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{{},"extensions":{{"{}":{}{}}}}}{}{},"#,
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{{},"extensions":{{"{}":{}{}{}}}{}{}}}{}{},"#,
                 r#""_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
@@ -91,6 +108,9 @@ impl Dispatcher {
             SUBSCRIPTIONS,
             EXTENSION,
             tasks,
+            extensions,
+            optional_object("experimental", &experimental),
+            others,
             self.instructions(caller.profile.as_ref()),
             FRESHNESS,
             SERVER_INFO,
@@ -114,22 +134,24 @@ impl Dispatcher {
         self.check_memory()?;
         let client = match sender {
             StatelessClient::Stdio(client) => Arc::clone(client),
-            StatelessClient::Http(_) => {
+            StatelessClient::Http { .. } => {
                 let client_capabilities = Arc::clone(&caller.client_capabilities);
                 Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
             }
         };
         let level = caller.level;
         let record = self.open_record(&mut request);
-        let call = Arc::new(Call::new(caller, client, request, token));
+        let mut call = Call::new(caller, client, request, token);
+        call.name_header = sender.name_header();
+        let call = Arc::new(call);
         let guard = self.sessions.admit_stateless(&call)?;
         if level.is_some() {
-            self.sessions.levels.replace(None, level);
+            self.sessions.levels.add(level);
         }
         let levels = Arc::clone(&self.sessions.levels);
         Ok(Begun::Pending(self.dispatch(call, record, OnDrop::Cancel, move || {
             if level.is_some() {
-                levels.replace(level, None);
+                levels.remove(level);
             }
             drop(guard);
         })))
@@ -156,7 +178,7 @@ fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> 
     };
     Ok(Caller {
         session: match sender {
-            StatelessClient::Http(_) => None,
+            StatelessClient::Http { .. } => None,
             StatelessClient::Stdio(client) => client.session,
         },
         principal: Principal::Anonymous,

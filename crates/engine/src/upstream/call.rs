@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use goblin_catalog::listing::List;
 use goblin_telemetry::meter::{MethodLabel, RequestOutcome};
-use goblin_telemetry::worker;
+use goblin_telemetry::{Event, worker};
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirror::Mirrors;
@@ -177,6 +178,22 @@ impl Backend {
     pub async fn listen(&self, call: &Call, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
         self.current_link(call).ok_or_else(closed)?.listen(filter).await
+    }
+
+    /// Forwards a client's notification over the shared link, in the background. Does nothing if each client has its own
+    /// link, or if the link is not connected.
+    pub(crate) fn notify_shared_link(&self, notification: &Bytes) {
+        let Some(link) = self.shared.link().filter(|_| self.client_links().is_none()) else { return };
+        let (notification, events) = (notification.clone(), Arc::clone(&self.events));
+        let mut sent = Box::pin(async move {
+            if link.notify(notification).await.is_err() {
+                events.emit(&Event::ReplyDropped { server: events.server() });
+            }
+        });
+        // A queue with room takes the notification here, before the client's next request.
+        if (&mut sent).now_or_never().is_none() {
+            worker::spawn(sent);
+        }
     }
 
     /// Returns the cancellation reason for the backend and the outcome for the client, for a call that ends without a

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::caller::Level;
+use crate::client::levels::WantedLevel;
 use crate::client::sessions::Presence;
 use crate::upstream::dial::DialParams;
 use crate::upstream::era::LinkScope;
@@ -58,8 +59,8 @@ pub(crate) struct BackendDeps {
     pub tasks: Arc<TaskTable>,
     /// Notified when a listing changed.
     pub listing_changed: Arc<Notify>,
-    /// The lowest log level that a client requested.
-    pub level: watch::Receiver<Option<Level>>,
+    /// The log level that the clients want.
+    pub level: watch::Receiver<WantedLevel>,
 }
 
 /// Starts the supervisor of a backend's shared link and returns the backend's handle. `meter` and `uris` are those of a
@@ -470,14 +471,21 @@ impl Supervisor {
     }
 }
 
-/// Sends the lowest log level that a client requested to the backend, in the background, and again when it changes.
+/// Sends the log level that the clients want to the backend, in the background, and again when it changes.
 async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &ConnectedLink) -> Infallible {
     // A link that only fetches lists carries no calls, so no client receives its log messages.
     let can_set = hello.capabilities.logging && hello.dialect.has_handshake() && !table.is_per_client();
     let mut level = table.deps.level.clone();
     level.mark_changed();
+    let mut was_set = false;
     while can_set && level.changed().await.is_ok() {
-        let Some(lowest) = *level.borrow_and_update() else { continue };
+        let lowest = match *level.borrow_and_update() {
+            WantedLevel::AtLeast(lowest) => lowest,
+            // No request restores the backend's own selection.
+            WantedLevel::OfBackend if was_set => Level::LOWEST,
+            WantedLevel::OfBackend | WantedLevel::Any => continue,
+        };
+        was_set = true;
         let (link, timeout) = (Arc::clone(link), table.deps.policies.start_timeout);
         worker::spawn(async move { tokio::time::timeout(timeout, set_level(&link, lowest)).await });
     }
