@@ -145,7 +145,10 @@ pub async fn play_script(client: Maker, era: Era, over: sdk::Over<'_>, steps: &[
         Era::Legacy => sdk.begin_answering(MARK, over, steps),
         Era::Modern => sdk.begin_modern(MARK, over, steps),
     };
-    playing.report().await.whole().clone()
+    let report = playing.report().await;
+    let mut whole = report.whole().clone();
+    whole["lostProgress"] = json!(report.lost_progress());
+    whole
 }
 
 /// The server that a client connects to.

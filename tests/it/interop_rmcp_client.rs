@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientConfig, ClientNotification, ClientRequest, CreateMessageRequestParams,
-    CreateMessageResult, CustomNotification, CustomRequest, CustomResult, ElicitRequestParams, ElicitResult, ErrorData, GetTaskParams, ListRootsResult,
-    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestMetaObject,
-    ResourceUpdatedNotificationParam,
+    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientConfig, ClientNotification, ClientRequest,
+    CreateMessageRequestParams, CreateMessageResult, CustomNotification, CustomRequest, CustomResult,
+    ElicitRequestParams, ElicitResult, ErrorData, GetTaskParams, ListRootsResult, LoggingMessageNotificationParam,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestMetaObject, ResourceUpdatedNotificationParam,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
@@ -329,8 +329,9 @@ impl ClientHandler for Recorder {
     fn get_info(&self) -> ClientConfig {
         let mut config = ClientConfig::default();
         let tasks = json!({"io.modelcontextprotocol/tasks": {}});
-        config.capabilities =
-            typed(json!({"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}, "extensions": tasks}));
+        config.capabilities = typed(
+            json!({"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}, "extensions": tasks}),
+        );
         config
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::interop_difference_table::section;
 use crate::interop_features::{Era, FEATURES};
 use crate::interop_player::Maker;
 use crate::interop_player::Maker::{Python1, Python2, Rust, TypeScript1, TypeScript2};
@@ -109,7 +110,7 @@ pub fn document() -> String {
     for pair in PAIRS {
         line(&mut page, &row(&pair));
     }
-    page
+    page + &section()
 }
 
 pub const QUADRANTS: [(Era, Era); 4] = [(Legacy, Legacy), (Legacy, Modern), (Modern, Legacy), (Modern, Modern)];

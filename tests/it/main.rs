@@ -13,6 +13,7 @@ mod hostile;
 mod interop_features;
 mod interop_player;
 mod interop_rmcp_client;
+mod interop_rmcp_perform;
 mod interop_rmcp_server;
 mod interop_table;
 mod ledger_player;

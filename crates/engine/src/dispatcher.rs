@@ -25,11 +25,11 @@ use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
-use goblin_wire::hello::UnknownCapabilities;
+
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
-use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response};
+use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::{Call, Reply};

@@ -37,7 +37,7 @@ pub mod trace;
 
 pub use dialect::{Dialect, Era};
 pub use error::Error;
-pub use hello::{Capabilities, Hello};
+pub use hello::{Capabilities, Hello, UnknownCapabilities};
 pub use keyword::Keyword;
 pub use limits::{Limit, LimitCounts, MAX_LIST_ENTRIES};
 pub use method::Method;

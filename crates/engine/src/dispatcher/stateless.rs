@@ -7,10 +7,10 @@ use bytes::Bytes;
 use goblin_catalog::listing::List;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::extensions::SUBSCRIPTIONS;
-use goblin_wire::hello::UnknownCapabilities;
+
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
-use goblin_wire::{Dialect, Error, Method, Request};
+use goblin_wire::{Dialect, Error, Method, Request, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::Call;

@@ -165,7 +165,8 @@ impl Backend {
         let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
-            level: if dialect.has_handshake() { None } else { call.client.requested_level() },
+            // A session without a level gets all messages, as from a server with sessions.
+            level: if dialect.has_handshake() { None } else { Some(call.client.level()) },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,
@@ -183,7 +184,11 @@ impl Backend {
     /// Forwards a client's notification over the shared link, in the background. Does nothing if each client has its own
     /// link, or if the link is not connected.
     pub(crate) fn notify_shared_link(&self, notification: &Bytes) {
-        let Some(link) = self.shared.link().filter(|_| self.client_links().is_none()) else { return };
+        let shared = self.shared.link().filter(|_| self.client_links().is_none());
+        // The calls of a client with a handshake use the second link, if there is one.
+        let second =
+            self.links.as_ref().filter(|links| links.has_calls_only()).map(|links| links.calls_only(&self.shared));
+        let Some(link) = second.and_then(|slot| slot.link()).or(shared) else { return };
         let (notification, events) = (notification.clone(), Arc::clone(&self.events));
         let mut sent = Box::pin(async move {
             if link.notify(notification).await.is_err() {

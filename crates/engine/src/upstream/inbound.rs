@@ -229,7 +229,9 @@ impl InboundHandler {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let min_level = match (&attribution, &self.own) {
             (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::LOWEST), |call| call.caller.level),
-            (Attribution::Client(owner), _) | (_, Some(owner)) => owner.caller.dialect.has_server_requests().then(|| owner.client.level()),
+            (Attribution::Client(owner), _) | (_, Some(owner)) => {
+                owner.caller.dialect.has_server_requests().then(|| owner.client.level())
+            }
             (Attribution::None | Attribution::Ambiguous, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
