@@ -105,7 +105,7 @@ def failing(error):
 
 
 def cursor_of(request):
-    return request.params.cursor if request.params else None
+    return request.params.cursor if request and request.params else None
 
 
 def listed(member, entries, request, kind):

@@ -70,7 +70,7 @@ impl Pair {
             ("subscription", (Legacy, Rust), _) => {
                 "the client of Rust refuses the answer to `resources/subscribe` because it has `_meta`"
             }
-            ("logging", _, (Legacy, Rust)) => {
+            ("logging", (Modern, _), (Legacy, Rust)) => {
                 "the server of Rust sends log lines beside the stream of the call, where they may come after its end"
             }
             _ => return None,

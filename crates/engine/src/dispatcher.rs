@@ -194,7 +194,8 @@ impl Dispatcher {
                     if let Some(id) = session.session {
                         self.router.catalogs.backends().iter().for_each(|backend| backend.level_changed(id));
                     }
-                    done()
+                    // The client may call at once, so the answer waits for the backends.
+                    None
                 }
                 Err(error) => Some(Err(error)),
             },

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{content, uri};
 use goblin_config::exposure::ProfileName;
@@ -44,6 +45,9 @@ use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The longest delay of the answer to `logging/setLevel` by servers.
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The code of a method that is not supported.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -169,6 +173,10 @@ impl Router {
             // Box rare futures, because a call's future is moved with all it holds.
             Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
             Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
+            Method::SetLevel => {
+                Box::pin(self.await_level(call)).await;
+                return Ok(goblin_wire::reply(&request.id, "{}").into());
+            }
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
                 return Box::pin(self.task_request(call)).await;
             }
@@ -241,6 +249,14 @@ impl Router {
         {
             backend.notify_shared_link(notification.raw.bytes());
         }
+    }
+
+    /// Waits until the servers know the log level of a client, at most [`SET_LEVEL_TIMEOUT`]. A server that answers later
+    /// still gets the level.
+    async fn await_level(&self, call: &Call) {
+        let (backends, level) = (self.catalogs.backends(), call.client.level());
+        let known = join_all(backends.iter().map(|backend| backend.await_level(call, level)));
+        let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, known).await;
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
@@ -322,6 +338,9 @@ impl Router {
                     backend.remember(native);
                     catalog.resources.expose(source, native)
                 };
+                if matches!(request.method, Method::Other(_)) {
+                    content::mentioned_uris(text, result).iter().for_each(|uri| backend.remember(uri));
+                }
                 let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
                 match (caller.dialect.has_result_types(), dialect.has_result_types()) {
                     (true, true) => self.seal_state(exchange, (text, result), expose, &mut edits),

@@ -21,6 +21,7 @@ use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
+use crate::client::caller::Level;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::links::{LinkSlot, LinkTable};
 use crate::upstream::listen::ListenHandle;
@@ -179,6 +180,14 @@ impl Backend {
     pub async fn listen(&self, call: &Call, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
         self.current_link(call).ok_or_else(closed)?.listen(filter).await
+    }
+
+    /// Waits until the backend knows the log level that a client set. Returns at once if the client's calls have no
+    /// connected link.
+    pub(crate) async fn await_level(&self, call: &Call, level: Level) {
+        if let Some(link) = self.current_link(call) {
+            link.await_level(level).await;
+        }
     }
 
     /// Forwards a client's notification over the shared link, in the background. Does nothing if each client has its own
