@@ -7,7 +7,7 @@ const { Client } = tool("@modelcontextprotocol/sdk/client/index.js");
 const { SSEClientTransport, SseError } = tool("@modelcontextprotocol/sdk/client/sse.js");
 const { StdioClientTransport } = tool("@modelcontextprotocol/sdk/client/stdio.js");
 const { StreamableHTTPClientTransport, StreamableHTTPError } = tool("@modelcontextprotocol/sdk/client/streamableHttp.js");
-const { CreateMessageRequestSchema, ElicitRequestSchema, ListRootsRequestSchema, McpError } = tool(
+const { CreateMessageRequestSchema, ElicitRequestSchema, ListRootsRequestSchema, McpError, ResultSchema } = tool(
   "@modelcontextprotocol/sdk/types.js",
 );
 const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/sdk/package.json").version;
@@ -22,6 +22,7 @@ async function connect(options, journal) {
     client.setRequestHandler(CreateMessageRequestSchema, handlers["sampling/createMessage"]);
     client.setRequestHandler(ElicitRequestSchema, handlers["elicitation/create"]);
     client.setRequestHandler(ListRootsRequestSchema, handlers["roots/list"]);
+    client.fallbackRequestHandler = async (request) => handlers.other(request);
   }
   client.fallbackNotificationHandler = async (notification) => journal.record(notification);
   client.onerror = (error) => console.error(`client: transport: ${error.message}`);
@@ -86,6 +87,9 @@ function stepsOf(client) {
     complete: ({ ref, argument, context }, { options }) => result(client.complete({ ref, argument, context }, options)),
     set_level: ({ level }, { options }) => result(client.setLoggingLevel(level, options)),
     ping: (_, { options }) => result(client.ping(options)),
+    request: ({ method, params, progress }, { options, onProgress }) =>
+      result(client.request({ method, params }, ResultSchema, progress ? { ...options, onprogress: onProgress } : options)),
+    notify: ({ method, params }) => result(client.notification({ method, params }).then(() => ({}))),
   };
 }
 

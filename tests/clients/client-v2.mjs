@@ -7,6 +7,7 @@ const { Client, LOG_LEVEL_META_KEY, ProtocolError, SdkHttpError, SSEClientTransp
   "@modelcontextprotocol/client",
 );
 const { StdioClientTransport } = tool("@modelcontextprotocol/client/stdio");
+const { z } = tool("zod");
 const SDK_VERSION = tool("./node_modules/@modelcontextprotocol/client/package.json").version;
 
 const NEGOTIATION = { legacy: "legacy", auto: "auto", modern: { pin: "2026-07-28" } };
@@ -25,7 +26,9 @@ async function connect(options, journal) {
     },
   );
   if (options.answer !== undefined) {
-    for (const [method, answer] of Object.entries(answers(options.answer, journal))) client.setRequestHandler(method, answer);
+    const { other, ...handlers } = answers(options.answer, journal);
+    for (const [method, answer] of Object.entries(handlers)) client.setRequestHandler(method, answer);
+    client.fallbackRequestHandler = async (request) => other(request);
   }
   client.fallbackNotificationHandler = async (notification) => journal.record(notification);
   client.onerror = (error) => console.error(`client: transport: ${error.message}`);
@@ -82,6 +85,10 @@ function stepsOf(client, subscriptions) {
     complete: ({ ref, argument, context }, { options }) => result(client.complete({ ref, argument, context }, options)),
     set_level: ({ level }, { options }) => result(client.setLoggingLevel(level, options)),
     ping: (_, { options }) => result(client.ping(options)),
+    // The schema leaves the result as it is.
+    request: ({ method, params, progress }, { options, onProgress }) =>
+      result(client.request({ method, params }, z.looseObject({}), progress ? { ...options, onprogress: onProgress } : options)),
+    notify: ({ method, params }) => result(client.notification({ method, params }).then(() => ({}))),
   };
 }
 

@@ -110,7 +110,9 @@ async def play(options):
         player = Player(client, journal, held_open)
         if options.features is not None:
             return await play_features(player, options)
-        steps = [await player.play(index, step) for index, step in enumerate(options.steps)]
+        async with anyio.create_task_group() as player.tasks:
+            steps = [await player.play(index, step) for index, step in enumerate(options.steps)]
+            player.tasks.cancel_scope.cancel()  # whatever was begun and not ended
     return {
         "sdk": f"python-{SDK_VERSION}",
         **handshake,
@@ -118,6 +120,7 @@ async def play(options):
         "progress": journal.progress,
         "asks": journal.asks,
         "notifications": [entry.content for entry in journal.entries],
+        "trace": journal.trace,
     }
 
 
@@ -270,15 +273,30 @@ def answers(mark, journal):
     """The callbacks of a user who puts `mark` into each answer; with them the SDK declares the capabilities."""
 
     def keep(method, params):
-        journal.asks.append({"method": method, "params": dump(params)})
+        """Records the request. Returns the answer that a server of the tests wants, as a model of the SDK."""
+        dumped = dump(params)
+        journal.asks.append({"method": method, "params": dumped})
+        journal.trace.append({"ask": {"method": method, "params": dumped}})
+        wanted = ((dumped or {}).get("_meta") or {}).get("test/answer")
+        if wanted is None:
+            return None
+        if "error" in wanted:
+            return types.ErrorData.model_validate(wanted["error"])
+        kinds = {"sampling/createMessage": types.CreateMessageResult, "elicitation/create": types.ElicitResult}
+        kind = kinds[method]
+        if method == "sampling/createMessage" and isinstance(wanted["result"].get("content"), list):
+            kind = types.CreateMessageResultWithTools
+        return kind.model_validate(wanted["result"])
 
     async def on_sampling(_context, params):
-        keep("sampling/createMessage", params)
+        if (answer := keep("sampling/createMessage", params)) is not None:
+            return answer
         content = types.TextContent(type="text", text=mark)
         return types.CreateMessageResult(role="assistant", content=content, model="none")
 
     async def on_elicitation(_context, params):
-        keep("elicitation/create", params)
+        if (answer := keep("elicitation/create", params)) is not None:
+            return answer
         content = None if params.mode == "url" else {"name": mark}
         return types.ElicitResult(action="accept", content=content)
 
@@ -288,6 +306,9 @@ def answers(mark, journal):
 
     return {
         "sampling_callback": on_sampling,
+        "sampling_capabilities": types.SamplingCapability(
+            context=types.SamplingContextCapability(), tools=types.SamplingToolsCapability()
+        ),
         "elicitation_callback": on_elicitation,
         "list_roots_callback": on_roots,
     }
@@ -310,6 +331,7 @@ class Journal:
         self.entries = []
         self.progress = []
         self.asks = []
+        self.trace = []  # all of it together
         self.arrival = anyio.Event()
 
     async def on_message(self, message):
@@ -326,6 +348,7 @@ class Journal:
         if message.params is not None:
             content["params"] = dump(message.params)
         self.entries.append(Entry(content, anyio.current_time()))
+        self.trace.append({"notification": content})
         self.arrival.set()
 
     def count(self, method, params):
@@ -430,8 +453,10 @@ class Player:
 
     async def call_tool(self, step, index):
         async def on_progress(progress, total, message):
-            entry = {"step": index, "progress": progress, "total": total, "message": message}
-            self.journal.progress.append({key: value for key, value in entry.items() if value is not None})
+            entry = {"progress": progress, "total": total, "message": message}
+            entry = {key: value for key, value in entry.items() if value is not None}
+            self.journal.progress.append({"step": index, **entry})
+            self.journal.trace.append({"progress": entry})
 
         callback = on_progress if step.get("progress") else None
         arguments = step.get("arguments")
@@ -517,12 +542,36 @@ class Player:
     async def ping(self, _step, _index):
         return {"result": dump(await self.client.send_ping())}
 
+    async def request(self, step, index):
+        """Sends any request. The result is as it was on the wire."""
+        message = Message(method=step["method"], params=step.get("params"))
+        session = self.client if IS_V1 else self.client.session
+        return {"result": dump(await session.send_request(message, Raw))}
+
+    async def notify(self, step, _index):
+        session = self.client if IS_V1 else self.client.session
+        await session.send_notification(Message(method=step["method"], params=step.get("params")))
+        return {"result": {}}
+
     async def wait_notification(self, step, _index):
         since = self.acted_at if step.get("fresh") else 0
         return {"result": await self.journal.take(step["method"], step.get("params", {}), since)}
 
     async def count_notifications(self, step, _index):
         return {"result": self.journal.count(step["method"], step.get("params", {}))}
+
+
+class Message(types.Request[dict | None, str]):
+    """A message that the types of the SDK do not know. It serves as a notification too."""
+
+    method: str
+    params: dict | None = None
+
+
+class Raw(types.Result):
+    """Any result."""
+
+    model_config = {"extra": "allow"}
 
 
 class Begun:
@@ -553,7 +602,7 @@ STEPS = {
     for name in (
         "initialize list_tools await_tool await_prompt await_resource await_template call_tool list_prompts get_prompt list_resources list_templates "
         "read_resource subscribe unsubscribe listen complete set_level ping wait_notification "
-        "await_text begin_call await_progress cancel_call call_as_task count_notifications"
+        "await_text begin_call await_progress cancel_call call_as_task count_notifications request notify"
     ).split()
 }
 

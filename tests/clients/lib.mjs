@@ -16,7 +16,8 @@ const POLL_MS = 20;
 
 const STEPS = [
   "initialize", "list_tools", "await_tool", "await_prompt", "await_resource", "await_template", "call_tool", "list_prompts", "get_prompt", "list_resources", "list_templates",
-  "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification",
+  "read_resource", "subscribe", "unsubscribe", "listen", "complete", "set_level", "ping", "wait_notification", "request", "notify",
+  "begin_call", "await_progress", "await_text", "cancel_call", "call_as_task",
 ];
 /** Steps that list again and again until an entry is there: by which list, in which member, known by what. */
 const AWAITED = {
@@ -51,14 +52,14 @@ export async function play({ sdk, eras, connect, describe }) {
   try {
     const connection = await connect(options, journal);
     if (options.features !== undefined) return await playFeatures({ sdk, options, connection, journal, describe });
-    const steps = [];
+    const [steps, state] = [[], {}];
     for (const [index, step] of options.steps.entries()) {
-      steps.push(await playStep(connection.steps, journal, describe, step, index));
+      steps.push(await playStep(connection.steps, journal, describe, step, index, state));
     }
     // The report stands whether or not the end is peaceful.
     await within(CLOSE_TIMEOUT_MS, connection.close()).catch((error) => console.error(`client: close: ${error.message}`));
-    const { progress, asks } = journal;
-    const report = { sdk, ...connection.handshake, steps, progress, asks, notifications: journal.contents() };
+    const { progress, asks, trace } = journal;
+    const report = { sdk, ...connection.handshake, steps, progress, asks, notifications: journal.contents(), trace };
     // Exit from the callback: process.exit() does not wait for a pipe.
     process.stdout.write(`${JSON.stringify(report)}\n`, () => process.exit(0));
   } catch (error) {
@@ -82,15 +83,22 @@ async function playFeatures({ sdk, options, connection, journal, describe }) {
 }
 
 /** What a client declares that answers for its user. */
-export const ANSWERING = { sampling: {}, elicitation: { form: {}, url: {} }, roots: {} };
+export const ANSWERING = { sampling: { tools: {}, context: {} }, elicitation: { form: {}, url: {} }, roots: {} };
 
 /** By method, the answers of a user who puts `mark` into each; the journal keeps what was asked. */
 export function answers(mark, journal) {
   const keeping = (answer) => (request) => {
-    journal.asks.push({ method: request.method, params: request.params });
-    return answer(request.params ?? {});
+    const ask = { method: request.method, params: request.params };
+    journal.asks.push(ask);
+    journal.trace.push({ ask });
+    // A server of the tests may name the answer that it wants.
+    const { error, result } = request.params?._meta?.["test/answer"] ?? {};
+    if (error !== undefined) throw Object.assign(new Error(error.message), error);
+    return result ?? answer(request.params ?? {});
   };
   return {
+    /** For any other method. */
+    other: keeping((params) => ({ echo: params })),
     "sampling/createMessage": keeping(() => ({
       role: "assistant",
       content: { type: "text", text: mark },
@@ -185,7 +193,10 @@ async function playStep(steps, journal, describe, step, index, state = {}) {
     const context = {
       // Of the SDK's request. Ours is the one below; it fires only if the SDK's does not.
       options: { timeout, maxTotalTimeout: timeout },
-      onProgress: (progress) => journal.progress.push({ step: index, ...progress }),
+      onProgress: (progress) => {
+        journal.progress.push({ step: index, ...progress });
+        journal.trace.push({ progress });
+      },
     };
     const own = {
       wait_notification: () => journal.take(step, timeout),
@@ -253,11 +264,14 @@ class Journal {
   entries = [];
   progress = [];
   asks = [];
+  /** All of it together. */
+  trace = [];
   #actedAt = 0;
   #waiter = () => {};
 
   record({ method, params }) {
     this.entries.push({ content: { method, params }, taken: false });
+    this.trace.push({ notification: { method, params } });
     this.#waiter();
   }
 

@@ -8,13 +8,17 @@ import { parseArgs } from "node:util";
 const catalog = JSON.parse(readFileSync(new URL("catalog.json", import.meta.url), "utf8"));
 
 export const INFO = { name: "goblin-test-server-typescript", version: "0" };
+export const INSTRUCTIONS = "Call the tools in any order.";
 export const CAPABILITIES = {
   tools: { listChanged: true },
-  prompts: {},
-  resources: { subscribe: true },
+  prompts: { listChanged: true },
+  resources: { subscribe: true, listChanged: true },
   completions: {},
   logging: {},
+  experimental: { "test/feature": { version: 1 } },
 };
+/** How many entries of a list a page has. */
+const PAGE = 5;
 const LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 /** What outlives a session, or a request where there are no sessions. */
@@ -22,8 +26,10 @@ export const world = {
   grown: [],
   /** By key, how many calls of `slow` have been started and cancelled. */
   calls: new Map(),
-  /** Told of each change, `{ uri }` or `{}` for the list of tools. */
+  /** Told of each change, `{ uri }` or `{ list }`. */
   listeners: new Set(),
+  /** What `notifications/test/note` brought. */
+  notes: [],
 };
 
 function changed(change) {
@@ -34,31 +40,60 @@ function changed(change) {
 export function answer(method, params, context) {
   switch (method) {
     case "tools/list":
-      return { tools: [...context.tools(catalog.tools), ...world.grown] };
+      return page("tools", [...context.tools(catalog.tools), ...world.grown], params, context);
     case "tools/call":
       return call(params.name, params.arguments ?? {}, context);
     case "prompts/list":
-      return { prompts: catalog.prompts };
+      return page("prompts", catalog.prompts, params, context);
     case "prompts/get":
+      if (params.name === "wide") return { ...catalog.widePrompt, description: JSON.stringify(params.arguments ?? {}) };
+      if (params.name !== "greet") throw context.error({ code: -32602, message: "no such prompt", data: { prompt: params.name } });
       return { messages: [{ role: "user", content: { type: "text", text: `Hello, ${params.arguments.name}!` } }] };
     case "resources/list":
-      return { resources: catalog.resources };
+      return page("resources", catalog.resources, params, context);
     case "resources/templates/list":
-      return { resourceTemplates: catalog.resourceTemplates };
+      return page("resourceTemplates", catalog.resourceTemplates, params, context);
     case "resources/read":
       return read(params.uri, context);
     case "completion/complete":
-      return { completion: { values: catalog.names.filter((name) => name.startsWith(params.argument.value)) } };
+      return complete(params);
+    case "test/echo":
+      if (params?.error !== undefined) throw context.error(params.error);
+      return { echo: params?.value ?? null, meta: labels(params?._meta), _meta: { "test/label": "echo" } };
+    case "test/notes":
+      return { notes: world.notes };
   }
+}
+
+/** The page of a list that the cursor names. */
+function page(member, entries, params, context) {
+  const start = params?.cursor === undefined ? 0 : Number(params.cursor.replace("at-", ""));
+  if (!(start < Math.max(entries.length, 1))) throw context.error({ code: -32602, message: "no such cursor", data: { cursor: params.cursor } });
+  const next = start + PAGE < entries.length ? { nextCursor: `at-${start + PAGE}` } : {};
+  return { [member]: entries.slice(start, start + PAGE), ...next, _meta: { "test/label": member } };
+}
+
+function complete({ argument, context }) {
+  const values = catalog.names.filter((name) => name.startsWith(argument.value));
+  const given = Object.values(context?.arguments ?? {});
+  return { completion: { values: [...values, ...given], total: values.length, hasMore: false } };
+}
+
+/** The members of `_meta` that are the test's own. */
+function labels(meta) {
+  return Object.fromEntries(Object.entries(meta ?? {}).filter(([key]) => key.startsWith("test/")));
 }
 
 export const METHODS = [
   "tools/list", "tools/call", "prompts/list", "prompts/get", "resources/list", "resources/templates/list", "resources/read",
   "completion/complete",
 ];
+export const CUSTOM_METHODS = ["test/echo", "test/notes"];
+export const CUSTOM_NOTIFICATION = "notifications/test/note";
 
 function read(uri, context) {
-  if (uri === "note://a") return { contents: [{ uri, text: "note a" }] };
+  if (uri === "note://a" || uri === "note://b") return { contents: [{ uri, text: `note ${uri.at(-1)}` }] };
+  if (uri === "note://wide") return { contents: catalog.wideContents, _meta: { "test/label": "read" } };
   const id = /^note:\/\/t\/(.+)$/.exec(uri)?.[1];
   if (id !== undefined) return { contents: [{ uri, text: `note t ${id}` }] };
   throw context.notFound(uri);
@@ -66,7 +101,10 @@ function read(uri, context) {
 
 export const text = (words) => ({ content: [{ type: "text", text: words }] });
 
-/** `context` has `ask(key, request)`, `log(level, data, logger)`, `progress(progress)`, `later()` and `signal`. */
+/**
+ * `context` has `ask(key, request)`, `log(level, data, logger)`, `progress(progress)`, `notify(notification)`,
+ * `error({ code, message, data })`, `later()`, `meta` and `signal`.
+ */
 async function call(name, args, context) {
   switch (name) {
     case "add":
@@ -103,13 +141,38 @@ async function call(name, args, context) {
       return text("touched");
     case "grow":
       world.grown.push({ name: args.name, inputSchema: { type: "object" } });
-      changed({});
+      changed({ list: "tools" });
       return text("grown");
     case "later":
       return context.later();
+    case "perform":
+      return perform(args, context);
     default:
       return { ...text(`there is no tool ${name}`), isError: true };
   }
+}
+
+/** Performs what the caller lists, in order. The answers to requests are the text of the result. */
+async function perform({ do: actions = [], result, error }, context) {
+  const answers = [];
+  for (const [index, { log, progress, notify, ask, change, update, meta }] of actions.entries()) {
+    if (log !== undefined) await context.log(log.level, log.data, log.logger);
+    if (progress !== undefined) await context.progress(progress);
+    if (notify !== undefined) await context.notify(notify);
+    if (meta !== undefined) answers.push(labels(context.meta));
+    if (change !== undefined) changed({ list: change });
+    if (update !== undefined) changed({ uri: update });
+    if (ask !== undefined) {
+      try {
+        answers.push(await context.ask(`ask${index}`, ask));
+      } catch (problem) {
+        if (problem.result !== undefined) throw problem;
+        answers.push({ code: problem.code, message: problem.message, data: problem.data });
+      }
+    }
+  }
+  if (error !== undefined) throw context.error(error);
+  return result ?? text(JSON.stringify(answers));
 }
 
 async function slow({ key, ms }, context) {
@@ -137,8 +200,8 @@ export class Session {
 
   /** `tell(notification)` sends to the client. */
   constructor(tell) {
-    const listener = ({ uri }) => {
-      if (uri === undefined) tell({ method: "notifications/tools/list_changed" });
+    const listener = ({ uri, list }) => {
+      if (list !== undefined) tell({ method: `notifications/${list}/list_changed` });
       else if (this.#subscribed.has(uri)) tell({ method: "notifications/resources/updated", params: { uri } });
     };
     world.listeners.add(listener);
@@ -168,7 +231,7 @@ export class Session {
 /** `[--era legacy|modern|both] stdio|http`. */
 export function parseArguments(eras) {
   const { values, positionals } = parseArgs({ allowPositionals: true, options: { era: { type: "string", default: eras[0] } } });
-  if (!["stdio", "http"].includes(positionals[0]) || positionals.length !== 1 || !eras.includes(values.era)) {
+  if (!["stdio", "http", "sse"].includes(positionals[0]) || positionals.length !== 1 || !eras.includes(values.era)) {
     console.error(`usage: [--era ${eras.join("|")}] stdio|http`);
     process.exit(2);
   }

@@ -3,9 +3,10 @@
 import { randomUUID } from "node:crypto";
 
 import { tool } from "./lib.mjs";
-import { answer, bodyOf, listen, parseArguments, sessionful, text, CAPABILITIES, INFO, METHODS, Session } from "./server-lib.mjs";
+import { answer, bodyOf, listen, parseArguments, sessionful, text, world, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
 
 const { Server } = tool("@modelcontextprotocol/sdk/server/index.js");
+const { SSEServerTransport } = tool("@modelcontextprotocol/sdk/server/sse.js");
 const { StdioServerTransport } = tool("@modelcontextprotocol/sdk/server/stdio.js");
 const { StreamableHTTPServerTransport } = tool("@modelcontextprotocol/sdk/server/streamableHttp.js");
 const { InMemoryTaskStore } = tool("@modelcontextprotocol/sdk/experimental/tasks");
@@ -29,9 +30,24 @@ const ANSWERS = {
 
 const { transport } = parseArguments(["legacy"]);
 if (transport === "stdio") await newServer().connect(new StdioServerTransport());
+else if (transport === "sse") serveSse();
 else {
   const serve = sessionful(open);
   listen(async (request, response) => serve(request, response, await bodyOf(request)));
+}
+
+function serveSse() {
+  const transports = new Map();
+  listen(async (request, response) => {
+    if (request.method === "GET") {
+      const transport = new SSEServerTransport("/messages", response);
+      transports.set(transport.sessionId, transport);
+      await newServer().connect(transport);
+    } else {
+      const id = new URL(request.url, "http://127.0.0.1").searchParams.get("sessionId");
+      await transports.get(id).handlePostMessage(request, response);
+    }
+  });
 }
 
 async function open(sessions) {
@@ -46,12 +62,20 @@ async function open(sessions) {
 
 function newServer() {
   const tasks = { requests: { tools: { call: {} } }, cancel: {}, list: {} };
-  const server = new Server(INFO, { capabilities: { ...CAPABILITIES, tasks }, taskStore: new InMemoryTaskStore() });
+  const options = { capabilities: { ...CAPABILITIES, tasks }, instructions: INSTRUCTIONS, taskStore: new InMemoryTaskStore() };
+  const server = new Server(INFO, options);
   const session = new Session((notification) => void server.notification(notification).catch(() => {}));
   server.onclose = () => session.end();
   for (const method of METHODS) {
     server.setRequestHandler(REQUESTS[method], (request, extra) => answer(method, request.params, contextOf(request, extra, session)));
   }
+  server.fallbackRequestHandler = async (request, extra) => {
+    if (!CUSTOM_METHODS.includes(request.method)) throw new types.McpError(-32601, "Method not found");
+    return answer(request.method, request.params, contextOf(request, extra, session));
+  };
+  server.fallbackNotificationHandler = async ({ method, params }) => {
+    if (method === CUSTOM_NOTIFICATION) world.notes.push(params ?? null);
+  };
   server.setRequestHandler(types.SubscribeRequestSchema, ({ params }) => session.subscribe(params));
   server.setRequestHandler(types.UnsubscribeRequestSchema, ({ params }) => session.unsubscribe(params));
   server.setRequestHandler(types.SetLevelRequestSchema, ({ params }) => session.setLevel(params));
@@ -62,8 +86,11 @@ function contextOf({ params }, extra, session) {
   return {
     signal: extra.signal,
     tools: (tools) => tools,
+    meta: params?._meta,
     notFound: (uri) => new types.McpError(-32002, "Resource not found", { uri }),
-    ask: (_, request) => extra.sendRequest(request, ANSWERS[request.method]),
+    error: ({ code, message, data }) => Object.assign(new Error(message), { code, data }),
+    ask: (_, request) => extra.sendRequest(request, ANSWERS[request.method] ?? types.ResultSchema),
+    notify: (notification) => extra.sendNotification(notification),
     async log(level, data, logger) {
       if (session.wants(level)) await extra.sendNotification({ method: "notifications/message", params: { level, data, logger } });
     },

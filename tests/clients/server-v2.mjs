@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 
 import { tool } from "./lib.mjs";
-import { answer, bodyOf, listen, parseArguments, sessionful, text, world, CAPABILITIES, INFO, METHODS, Session } from "./server-lib.mjs";
+import { answer, bodyOf, listen, parseArguments, sessionful, text, world, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
 
 const { createMcpHandler, isLegacyRequest, ProtocolError, Server } = tool("@modelcontextprotocol/server");
 const { serveStdio, StdioServerTransport } = tool("@modelcontextprotocol/server/stdio");
@@ -29,7 +29,8 @@ else serveStdio(({ era }) => newServer(era), { legacy: era === "both" ? "serve" 
 
 function serveHttp() {
   const modern = createMcpHandler(({ era }) => newServer(era), { legacy: "reject" });
-  world.listeners.add(({ uri }) => (uri === undefined ? modern.notify.toolsChanged() : modern.notify.resourceUpdated(uri)));
+  const notify = { tools: "toolsChanged", prompts: "promptsChanged", resources: "resourcesChanged" };
+  world.listeners.add(({ uri, list }) => (list === undefined ? modern.notify.resourceUpdated(uri) : modern.notify[notify[list]]()));
   const serveModern = toNodeHandler(modern);
   const serveLegacy = sessionful(open);
   listen(async (request, response) => {
@@ -51,17 +52,23 @@ async function open(sessions) {
 
 function newServer(era) {
   const extensions = era === "modern" ? { extensions: { [TASKS]: {} } } : {};
-  const server = new Server(INFO, { capabilities: { ...CAPABILITIES, ...extensions } });
-  for (const method of METHODS) {
-    server.setRequestHandler(method, async (request, context) => {
-      try {
-        return await answer(method, request.params, contextOf(era, request, context));
-      } catch (error) {
-        if (error instanceof Asking) return error.result;
-        throw error;
-      }
-    });
-  }
+  const server = new Server(INFO, { capabilities: { ...CAPABILITIES, ...extensions }, instructions: INSTRUCTIONS });
+  const handle = async (request, context) => {
+    try {
+      return await answer(request.method, request.params, contextOf(era, request, context));
+    } catch (error) {
+      if (error instanceof Asking) return error.result;
+      throw error;
+    }
+  };
+  for (const method of METHODS) server.setRequestHandler(method, handle);
+  server.fallbackRequestHandler = async (request, context) => {
+    if (!CUSTOM_METHODS.includes(request.method)) throw new ProtocolError(-32601, "Method not found");
+    return handle(request, context);
+  };
+  server.fallbackNotificationHandler = async ({ method, params }) => {
+    if (method === CUSTOM_NOTIFICATION) world.notes.push(params ?? null);
+  };
   if (era === "modern") {
     serveTasks(server);
     // One instance serves a connection over stdio; over HTTP, where it serves a request, the handler tells of changes.
@@ -76,8 +83,9 @@ function newServer(era) {
 }
 
 function tellOfChanges(server) {
-  const listener = ({ uri }) => {
-    const told = uri === undefined ? server.sendToolListChanged() : server.sendResourceUpdated({ uri });
+  const send = { tools: "sendToolListChanged", prompts: "sendPromptListChanged", resources: "sendResourceListChanged" };
+  const listener = ({ uri, list }) => {
+    const told = list === undefined ? server.sendResourceUpdated({ uri }) : server[send[list]]();
     told.catch(() => {});
   };
   world.listeners.add(listener);
@@ -98,6 +106,9 @@ function contextOf(era, { params }, { mcpReq }) {
     signal: mcpReq.signal,
     // The field is of 2025-11-25 only.
     tools: (tools) => tools.map(({ execution, ...tool }) => tool),
+    meta: mcpReq._meta,
+    error: ({ code, message, data }) => new ProtocolError(code, message, data),
+    notify: (notification) => mcpReq.notify(notification),
     notFound: (uri) => new ProtocolError(era === "modern" ? -32602 : -32002, "Resource not found", { uri }),
     ask(key, request) {
       const given = mcpReq.inputResponses?.[key];

@@ -17,6 +17,10 @@ import anyio
 
 CATALOG = json.loads(Path(__file__).with_name("catalog.json").read_text(encoding="utf-8"))
 NAME = "goblin-test-server-python"
+INSTRUCTIONS = "Call the tools in any order."
+EXPERIMENTAL = {"test/feature": {"version": 1}}
+NOTE = "notifications/test/note"
+PAGE = 5  # how many entries of a list a page has
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -39,6 +43,7 @@ class World:
     def __init__(self):
         self.grown = []
         self.calls = {}  # by key: how many calls of `slow` have been started, cancelled
+        self.notes = []  # what NOTE brought
 
     def tools(self):
         return CATALOG["tools"] + self.grown
@@ -72,10 +77,12 @@ class World:
             return "touched"
         if name == "grow":
             self.grown.append({"name": arguments["name"], "inputSchema": {"type": "object"}})
-            await context.changed(None)
+            await context.changed_list("tools")
             return "grown"
         if name == "later":
             return "done later"
+        if name == "perform":
+            return await perform(arguments, context)
         raise ValueError(f"there is no tool {name}")
 
     async def slow(self, key, milliseconds, context):
@@ -91,20 +98,90 @@ class World:
         return "waited"
 
 
+class Failure(Exception):
+    """An error that the server is to answer with."""
+
+    def __init__(self, error):
+        self.code = error["code"]
+        self.message = error["message"]
+        self.data = error.get("data")
+
+
+async def perform(arguments, context):
+    """Performs what the caller lists, in order. The answers to requests are the text of the result."""
+    answers = []
+    for index, action in enumerate(arguments.get("do", [])):
+        [(kind, given)] = action.items()
+        if kind == "log":
+            await context.log(given["level"], given["data"], given.get("logger"))
+        elif kind == "progress":
+            await context.progress(given["progress"], given.get("total"), given.get("message"))
+        elif kind == "notify":
+            await context.notify(given)
+        elif kind == "meta":
+            answers.append(labels(context.meta))
+        elif kind == "change":
+            await context.changed_list(given)
+        elif kind == "update":
+            await context.changed(given)
+        elif kind == "ask":
+            try:
+                answers.append(await context.ask(f"ask{index}", given))
+            except Failure as error:
+                answers.append({"code": error.code, "message": error.message, "data": error.data})
+    if "error" in arguments:
+        raise Failure(arguments["error"])
+    return arguments.get("result") or json.dumps(answers)
+
+
+def labels(meta):
+    """The members of `_meta` that are the test's own."""
+    return {key: value for key, value in (meta or {}).items() if key.startswith("test/")}
+
+
+def custom(world, method, params):
+    """The answer to a method that is not of the protocol."""
+    if method == "test/notes":
+        return {"notes": world.notes}
+    if "error" in params:
+        raise Failure(params["error"])
+    return {"echo": params.get("value"), "meta": labels(params.get("_meta")), "_meta": {"test/label": "echo"}}
+
+
+def page(member, entries, cursor):
+    """The page of a list that the cursor names."""
+    start = 0 if cursor is None else int(cursor.removeprefix("at-")) if cursor.startswith("at-") else len(entries)
+    if start > 0 and start >= len(entries):
+        raise Failure({"code": -32602, "message": "no such cursor", "data": {"cursor": cursor}})
+    found = {member: entries[start : start + PAGE], "_meta": {"test/label": member}}
+    return {**found, "nextCursor": f"at-{start + PAGE}"} if start + PAGE < len(entries) else found
+
+
+def prompt(name, arguments):
+    if name == "wide":
+        return {**CATALOG["widePrompt"], "description": json.dumps(arguments or {}, separators=(",", ":"))}
+    if name != "greet":
+        raise Failure({"code": -32602, "message": "no such prompt", "data": {"prompt": name}})
+    return {"messages": [{"role": "user", "content": {"type": "text", "text": greeting(arguments)}}]}
+
+
 def greeting(arguments):
     return f"Hello, {arguments['name']}!"
 
 
 def read(uri):
-    """The text of a resource, None if there is none."""
-    if uri == "note://a":
-        return "note a"
+    """The result for a resource, None if there is none."""
+    if uri in ("note://a", "note://b"):
+        return {"contents": [{"uri": uri, "text": f"note {uri[-1]}"}]}
+    if uri == "note://wide":
+        return {"contents": CATALOG["wideContents"], "_meta": {"test/label": "read"}}
     found = re.fullmatch("note://t/(.+)", uri)
-    return f"note t {found[1]}" if found else None
+    return {"contents": [{"uri": uri, "text": f"note t {found[1]}"}]} if found else None
 
 
-def completions(value):
-    return [name for name in CATALOG["names"] if name.startswith(value)]
+def completion(value, arguments):
+    values = [name for name in CATALOG["names"] if name.startswith(value)]
+    return {"values": values + list((arguments or {}).values()), "total": len(values), "hasMore": False}
 
 
 async def serve_http(application, path="/mcp"):

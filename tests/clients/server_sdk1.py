@@ -15,7 +15,7 @@ from pydantic import AnyUrl
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from server import CATALOG, LEVELS, NAME, World, completions, greeting, read, serve_http
+from server import CATALOG, EXPERIMENTAL, INSTRUCTIONS, LEVELS, NAME, Failure, World, completion, page, prompt, read, serve_http
 
 ANSWERS = {
     "elicitation/create": (types.ElicitRequest, types.ElicitResult),
@@ -31,12 +31,13 @@ levels = {}  # by session, from which level on it wants log lines
 
 class Interop(Server):
     def create_initialization_options(self, *_arguments):
-        options = super().create_initialization_options(NotificationOptions(tools_changed=True))
+        notifications = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        options = super().create_initialization_options(notifications, EXPERIMENTAL)
         options.capabilities.resources.subscribe = True  # the SDK never says so, handler or not
         return options
 
 
-server = Interop(NAME)
+server = Interop(NAME, instructions=INSTRUCTIONS)
 server.experimental.enable_tasks()
 
 
@@ -46,14 +47,24 @@ class Context:
     def __init__(self, context):
         self.session = context.session
         self.request_id = context.request_id
+        self.meta = context.meta.model_dump() if context.meta else {}
         self.token = context.meta.progressToken if context.meta else None
 
     async def ask(self, _key, request):
-        kind, result = ANSWERS[request["method"]]
-        answer = await self.session.send_request(
-            types.ServerRequest(kind.model_validate(request)), result, metadata=ServerMessageMetadata(related_request_id=self.request_id)
-        )
-        return answer.model_dump(mode="json", by_alias=True)
+        metadata = ServerMessageMetadata(related_request_id=self.request_id)
+        if request["method"] in ANSWERS:
+            kind, result = ANSWERS[request["method"]]
+            message = types.ServerRequest(kind.model_validate(request))
+        else:
+            message, result = Message(**request), types.EmptyResult
+        try:
+            answer = await self.session.send_request(message, result, metadata=metadata)
+        except McpError as error:
+            raise Failure(error.error.model_dump()) from error
+        return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def notify(self, notification):
+        await self.session.send_notification(Message(**notification), self.request_id)
 
     async def log(self, level, data, logger):
         if LEVELS.index(level) >= LEVELS.index(levels.get(self.session, "debug")):
@@ -66,18 +77,48 @@ class Context:
             )
 
     async def changed(self, uri):
-        for session in list(sessions if uri is None else subscribed.get(uri, ())):
+        for session in list(subscribed.get(uri, ())):
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
-                if uri is None:
-                    await session.send_tool_list_changed()
-                else:
-                    await session.send_resource_updated(AnyUrl(uri))
+                await session.send_resource_updated(AnyUrl(uri))
+
+    async def changed_list(self, kind):
+        for session in list(sessions):
+            send = {
+                "tools": session.send_tool_list_changed,
+                "prompts": session.send_prompt_list_changed,
+                "resources": session.send_resource_list_changed,
+            }
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
+                await send[kind]()
+
+
+class Message(types.Request[dict | None, str]):
+    """A message that the types of the SDK do not know. It serves as a notification too."""
+
+    method: str
+    params: dict | None = None
+
+
+def failing(error):
+    """The error of the SDK."""
+    return McpError(types.ErrorData(code=error.code, message=error.message, data=error.data))
+
+
+def cursor_of(request):
+    return request.params.cursor if request and request.params else None
+
+
+def listed(member, entries, request, kind):
+    sessions.add(server.request_context.session)
+    try:
+        return kind.model_validate(page(member, entries, cursor_of(request)))
+    except Failure as error:
+        raise failing(error) from error
 
 
 @server.list_tools()
-async def list_tools():
-    sessions.add(server.request_context.session)
-    return [types.Tool.model_validate(tool) for tool in world.tools()]
+async def list_tools(request: types.ListToolsRequest) -> types.ListToolsResult:
+    return listed("tools", world.tools(), request, types.ListToolsResult)
 
 
 @server.call_tool()
@@ -90,41 +131,68 @@ async def call_tool(name, arguments):
             return types.CallToolResult(content=[types.TextContent(type="text", text="done later")])
 
         return await context.experimental.run_task(work)
-    return [types.TextContent(type="text", text=await world.call(name, arguments, Context(context)))]
+    result = await world.call(name, arguments, Context(context))
+    if isinstance(result, dict):
+        return types.CallToolResult.model_validate(result)
+    return [types.TextContent(type="text", text=result)]
+
+
+call_with_results = server.request_handlers[types.CallToolRequest]
+
+
+async def call_with_errors(request):
+    """The SDK makes a result of every exception; `perform` must be able to fail."""
+    if request.params.name == "perform" and "error" in (request.params.arguments or {}):
+        try:
+            await call_tool("perform", request.params.arguments)
+        except Failure as error:
+            raise failing(error) from error
+    return await call_with_results(request)
+
+
+server.request_handlers[types.CallToolRequest] = call_with_errors
 
 
 @server.list_prompts()
-async def list_prompts():
-    return [types.Prompt.model_validate(prompt) for prompt in CATALOG["prompts"]]
+async def list_prompts(request: types.ListPromptsRequest) -> types.ListPromptsResult:
+    return listed("prompts", CATALOG["prompts"], request, types.ListPromptsResult)
 
 
 @server.get_prompt()
-async def get_prompt(_name, arguments):
-    content = types.TextContent(type="text", text=greeting(arguments))
-    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=content)])
+async def get_prompt(name, arguments):
+    try:
+        return types.GetPromptResult.model_validate(prompt(name, arguments))
+    except Failure as error:
+        raise failing(error) from error
 
 
 @server.list_resources()
-async def list_resources():
-    return [types.Resource.model_validate(resource) for resource in CATALOG["resources"]]
+async def list_resources(request: types.ListResourcesRequest) -> types.ListResourcesResult:
+    return listed("resources", CATALOG["resources"], request, types.ListResourcesResult)
 
 
-@server.list_resource_templates()
-async def list_resource_templates():
-    return [types.ResourceTemplate.model_validate(template) for template in CATALOG["resourceTemplates"]]
+async def list_resource_templates(request):
+    # The decorator of the SDK has no result with a cursor.
+    templates = CATALOG["resourceTemplates"]
+    return types.ServerResult(listed("resourceTemplates", templates, request, types.ListResourceTemplatesResult))
 
 
-@server.read_resource()
-async def read_resource(uri):
-    text = read(str(uri))
-    if text is None:
-        raise McpError(types.ErrorData(code=-32002, message="Resource not found", data={"uri": str(uri)}))
-    return text
+async def read_resource(request):
+    # The decorator of the SDK has no result with `_meta`.
+    uri = str(request.params.uri)
+    result = read(uri)
+    if result is None:
+        raise McpError(types.ErrorData(code=-32002, message="Resource not found", data={"uri": uri}))
+    return types.ServerResult(types.ReadResourceResult.model_validate(result))
+
+
+server.request_handlers[types.ListResourceTemplatesRequest] = list_resource_templates
+server.request_handlers[types.ReadResourceRequest] = read_resource
 
 
 @server.completion()
-async def complete(_reference, argument, _context):
-    return types.Completion(values=completions(argument.value))
+async def complete(_reference, argument, context):
+    return types.Completion.model_validate(completion(argument.value, context and context.arguments))
 
 
 @server.set_logging_level()

@@ -8,10 +8,15 @@ import anyio
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ResourcesListChanged, ResourceUpdated, ToolsListChanged,
+)
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
 
-from server import CATALOG, LEVELS, NAME, World, completions, greeting, read, serve_http
+from server import (
+    CATALOG, EXPERIMENTAL, INSTRUCTIONS, LEVELS, NAME, NOTE, Failure, World, completion, custom, page, prompt, read, serve_http,
+)
 
 MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
@@ -38,6 +43,7 @@ class Context:
         self.context = context
         self.session = context.session
         self.modern = is_modern(context)
+        self.meta = params.meta or {}
         self.given = params.input_responses or {}
 
     async def ask(self, key, request):
@@ -50,16 +56,14 @@ class Context:
         return answer if isinstance(answer, dict) else answer.model_dump(mode="json", by_alias=True)
 
     async def push(self, request):
-        related = self.context.request_id
-        if request["method"] == "roots/list":
-            return await self.session.list_roots()
-        params = request["params"]
-        if request["method"] == "elicitation/create":
-            return await self.session.elicit_form(params["message"], params["requestedSchema"], related)
-        messages = [types.SamplingMessage.model_validate(message) for message in params["messages"]]
-        return await self.session.create_message(
-            messages, max_tokens=params["maxTokens"], related_request_id=related
-        )
+        metadata = ServerMessageMetadata(related_request_id=self.context.request_id)
+        try:
+            return await self.session.send_request(Message(**request), Raw, metadata=metadata)
+        except MCPError as error:
+            raise Failure(error.error.model_dump()) from error
+
+    async def notify(self, notification):
+        await self.session.send_notification(Message(**notification), self.context.request_id)
 
     async def log(self, level, data, logger):
         wanted = "debug" if self.modern else levels.get(connection_of(self.context), "debug")
@@ -70,13 +74,56 @@ class Context:
         await self.session.report_progress(progress, total, message)
 
     async def changed(self, uri):
-        await bus.publish(ToolsListChanged() if uri is None else ResourceUpdated(uri))
+        await bus.publish(ResourceUpdated(uri))
         for connection, session in list(sessions.items()):
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
-                if uri is None:
-                    await session.send_tool_list_changed()
-                elif connection in subscribed.get(uri, ()):
+                if connection in subscribed.get(uri, ()):
                     await session.send_resource_updated(uri)
+
+    async def changed_list(self, kind):
+        events = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
+        await bus.publish(events[kind]())
+        for session in list(sessions.values()):
+            send = {
+                "tools": session.send_tool_list_changed,
+                "prompts": session.send_prompt_list_changed,
+                "resources": session.send_resource_list_changed,
+            }
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # its client has gone
+                await send[kind]()
+
+
+class Message(types.Request[dict | None, str]):
+    """A message as it is written. It serves as a notification too."""
+
+    method: str
+    params: dict | None = None
+
+
+class Raw(types.Result):
+    """Any result."""
+
+    model_config = {"extra": "allow"}
+
+
+class CustomParams(types.RequestParams):
+    model_config = {"extra": "allow"}
+
+
+class NoteParams(types.NotificationParams):
+    model_config = {"extra": "allow"}
+
+
+def failing(error):
+    """The error of the SDK."""
+    return MCPError(error.code, error.message, error.data)
+
+
+def listed(member, entries, params, kind):
+    try:
+        return kind.model_validate(page(member, entries, params.cursor if params else None))
+    except Failure as error:
+        raise failing(error) from error
 
 
 def is_modern(context):
@@ -93,12 +140,12 @@ def remember(context):
         sessions[connection_of(context)] = context.session
 
 
-async def list_tools(context, _params):
+async def list_tools(context, params):
     remember(context)
     tools = world.tools()
     if is_modern(context):  # the field is of 2025-11-25 only
         tools = [{key: value for key, value in tool.items() if key != "execution"} for tool in tools]
-    return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in tools])
+    return listed("tools", tools, params, types.ListToolsResult)
 
 
 async def call_tool(context, params):
@@ -106,10 +153,14 @@ async def call_tool(context, params):
     if params.name == "later" and wants_task(context):
         return new_task()
     try:
-        text = await world.call(params.name, params.arguments or {}, Context(context, params))
+        result = await world.call(params.name, params.arguments or {}, Context(context, params))
     except Asking as asking:
-        return types.InputRequiredResult(input_requests=asking.requests)
-    return types.CallToolResult(content=[types.TextContent(text=text)])
+        return types.InputRequiredResult(input_requests=asking.requests, request_state="a state of the server")
+    except Failure as error:
+        raise failing(error) from error
+    if isinstance(result, dict):
+        return types.CallToolResult.model_validate(result)
+    return types.CallToolResult(content=[types.TextContent(text=result)])
 
 
 def wants_task(context):
@@ -136,34 +187,49 @@ async def get_task(_context, params):
     return {"resultType": "complete", **tasks[params.task_id], "status": "completed", "result": result}
 
 
-async def list_prompts(_context, _params):
-    return types.ListPromptsResult(prompts=[types.Prompt.model_validate(prompt) for prompt in CATALOG["prompts"]])
+async def list_prompts(_context, params):
+    return listed("prompts", CATALOG["prompts"], params, types.ListPromptsResult)
 
 
 async def get_prompt(_context, params):
-    content = types.TextContent(text=greeting(params.arguments))
-    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=content)])
+    try:
+        return types.GetPromptResult.model_validate(prompt(params.name, params.arguments))
+    except Failure as error:
+        raise failing(error) from error
 
 
-async def list_resources(_context, _params):
-    resources = [types.Resource.model_validate(resource) for resource in CATALOG["resources"]]
-    return types.ListResourcesResult(resources=resources)
+async def list_resources(_context, params):
+    return listed("resources", CATALOG["resources"], params, types.ListResourcesResult)
 
 
-async def list_resource_templates(_context, _params):
-    templates = [types.ResourceTemplate.model_validate(template) for template in CATALOG["resourceTemplates"]]
-    return types.ListResourceTemplatesResult(resource_templates=templates)
+async def list_resource_templates(_context, params):
+    return listed("resourceTemplates", CATALOG["resourceTemplates"], params, types.ListResourceTemplatesResult)
 
 
 async def read_resource(context, params):
-    text = read(params.uri)
-    if text is None:
+    result = read(params.uri)
+    if result is None:
         raise MCPError(-32602 if is_modern(context) else -32002, "Resource not found", {"uri": params.uri})
-    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+    return types.ReadResourceResult.model_validate(result)
 
 
 async def complete(_context, params):
-    return types.CompleteResult(completion=types.Completion(values=completions(params.argument.value)))
+    given = params.context.arguments if params.context else None
+    return types.CompleteResult(completion=types.Completion.model_validate(completion(params.argument.value, given)))
+
+
+def answering(method):
+    async def answer(_context, params):
+        try:
+            return custom(world, method, {**(params.model_extra or {}), "_meta": params.meta or {}})
+        except Failure as error:
+            raise failing(error) from error
+
+    return answer
+
+
+async def take_note(_context, params):
+    world.notes.append(params.model_extra or None)
 
 
 async def set_logging_level(context, params):
@@ -184,11 +250,14 @@ async def unsubscribe_resource(context, params):
 
 class Interop(Server):
     def create_initialization_options(self, *_arguments, **_named):
-        return super().create_initialization_options(NotificationOptions(tools_changed=True))
+        return super().create_initialization_options(
+            NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True), EXPERIMENTAL
+        )
 
 
 server = Interop(
     NAME,
+    instructions=INSTRUCTIONS,
     on_list_tools=list_tools,
     on_call_tool=call_tool,
     on_list_prompts=list_prompts,
@@ -204,6 +273,9 @@ server = Interop(
 )
 server.extensions[TASKS] = {}
 server.add_request_handler("tasks/get", TaskParams, get_task)
+for custom_method in ("test/echo", "test/notes"):
+    server.add_request_handler(custom_method, CustomParams, answering(custom_method))
+server.add_notification_handler(NOTE, NoteParams, take_note)
 
 
 async def serve(transport):

@@ -31,6 +31,19 @@ async fn tour(client: &Client) {
     assert!(prompt["result"]["messages"].is_array(), "{prompt}");
 }
 
+/// A second process would have a state of its own.
+#[tokio::test]
+async fn d17_one_process_serves_clients_of_both_eras() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("starts");
+    let gateway = gateway_of(fixture_server(&["--era", "both", "--start-log", path_text(&file)])).await;
+    let (legacy, modern) = (gateway.client_seeing("a_echo").await, Client::modern(gateway.address, json!({})));
+    for client in [&legacy, &modern] {
+        assert_eq!(client.call_text("a_echo", json!({"x": 1})).await, r#"{"x":1}"#);
+    }
+    assert_eq!(starts(&file), 1);
+}
+
 #[tokio::test]
 async fn srv2_legacy_clients_use_modern_backends() {
     let http = HttpFixture::start(&["--era", "modern"]).await;
@@ -46,29 +59,25 @@ async fn srv2_legacy_clients_use_modern_backends() {
 
 #[tokio::test]
 async fn srv2_a_dual_era_backend_serves_legacy_clients_over_a_legacy_link() {
-    let scratch = Scratch::new();
-    let log = scratch.path().join("starts");
-    let gateway = gateway_of(fixture_server(&["--era", "both", "--start-log", path_text(&log)])).await;
+    let http = HttpFixture::start(&["--era", "both"]).await;
+    let gateway = gateway_of(http.server()).await;
     let client = gateway.client_seeing("a_echo").await;
     await_log(&gateway, &["version=\"2026-07-28\""]).await;
-    assert_eq!(starts(&log), 1, "no client has called yet");
     tour(&client).await;
     let answer = client.call_text("a_hello", json!({})).await;
     assert!(!answer.contains("2026-07-28") && answer.contains("2025-11-25"), "{answer}");
-    tour(&gateway.client().await).await;
-    assert_eq!(starts(&log), 2, "one for lists, one for the calls of clients with a handshake");
 }
 
 #[tokio::test]
 async fn srv2_a_rejected_legacy_handshake_is_not_repeated() {
-    let scratch = Scratch::new();
-    let log = scratch.path().join("starts");
-    let gateway = gateway_of(fixture_server(&["--era", "modern", "--start-log", path_text(&log)])).await;
-    let client = gateway.client_seeing("a_echo").await;
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, _| seen.modern(&schema)).await;
+    let gateway = gateway_of(http_server(server.address)).await;
+    let client = gateway.client_seeing("a_t").await;
     for _ in 0..3 {
-        tour(&client).await;
+        assert!(client.try_call("a_t", json!({})).await["error"].is_null());
     }
-    assert_eq!(starts(&log), 2, "the second request was rejected once");
+    assert_eq!(server.of("initialize").len(), 1, "the handshake was rejected once");
     let pinned = with(fixture_server(&["--era", "both"]), "protocol", json!("modern"));
     let gateway = gateway_of(pinned).await;
     let client = gateway.client_seeing("a_echo").await;
@@ -223,7 +232,7 @@ async fn srv2_modern_requests_carry_the_capabilities_and_log_level_of_the_client
     client.request("tools/call", params).await;
     let calls = server.of("tools/call");
     assert_eq!(calls[0].meta("clientCapabilities"), &json!({"roots": {}, "elicitation": {"form": {}}, "x": {"y": 1}}));
-    assert_eq!((calls[0].meta("logLevel"), calls[1].meta("logLevel")), (&Value::Null, &json!("warning")));
+    assert_eq!((calls[0].meta("logLevel"), calls[1].meta("logLevel")), (&json!("debug"), &json!("warning")));
     let meta = &calls[0].message["params"]["_meta"];
     assert_eq!(meta["vendor"], 1);
     assert_eq!(meta["progressToken"], calls[0].message["id"], "the gateway's own token");

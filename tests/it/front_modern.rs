@@ -194,7 +194,10 @@ fn faults() -> Vec<Fault> {
 
 #[tokio::test]
 async fn srv2_the_earlier_of_two_mistakes_decides_the_error() {
-    let (_gateway, client) = gateway().await;
+    // With one server, the gateway would forward an unknown method.
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })).await;
+    let client = Client::modern(gateway.address, json!({}));
+    client.await_tool("a_echo").await;
     let faults = faults();
     for (index, (place, break_first, status, code)) in faults.iter().enumerate() {
         for (other, break_second, ..) in &faults[index..] {

@@ -14,7 +14,7 @@ use crate::harness::TIMEOUT;
 use crate::interop_features::{Era, Verdicts, read};
 use crate::interop_rmcp_client;
 use crate::interop_rmcp_server::RmcpServer;
-use crate::sdk::{Sdk, tool};
+use crate::sdk::{self, Sdk, tool};
 
 /// The time limit for all features of one client. Each feature has a shorter one.
 const RUN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -104,6 +104,13 @@ impl Maker {
         json!({"command": program[0], "args": [program[1], "stdio"]})
     }
 
+    /// Returns the command that starts the server over stdio.
+    pub fn stdio_command(self) -> Vec<String> {
+        let mut program = self.server_program().unwrap_or_else(|| panic!("{} is served over HTTP only", self.name()));
+        program.push("stdio".to_owned());
+        program
+    }
+
     /// Plays all features. The client answers every server request with `mark`.
     pub async fn play(self, era: Era, over: Over<'_>, mark: &str) -> Verdicts {
         let Some(sdk) = self.sdk() else {
@@ -127,6 +134,23 @@ impl Maker {
     }
 }
 
+/// Plays a script and returns the client's report.
+pub async fn play_script(client: Maker, era: Era, over: sdk::Over<'_>, steps: &[Value]) -> Value {
+    const MARK: &str = "mark";
+    let Some(sdk) = client.sdk() else {
+        let sdk::Over::Http(url) = over else { panic!("{} is played over HTTP only", client.name()) };
+        return interop_rmcp_client::play_script(url, era, MARK, steps).await;
+    };
+    let playing = match era {
+        Era::Legacy => sdk.begin_answering(MARK, over, steps),
+        Era::Modern => sdk.begin_modern(MARK, over, steps),
+    };
+    let report = playing.report().await;
+    let mut whole = report.whole().clone();
+    whole["lostProgress"] = json!(report.lost_progress());
+    whole
+}
+
 /// The server that a client connects to.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
@@ -143,9 +167,21 @@ pub enum HttpServer {
 
 impl HttpServer {
     pub async fn start(maker: Maker) -> HttpServer {
-        let Some(program) = maker.server_program() else { return HttpServer::Rmcp(RmcpServer::start().await) };
+        if maker.server_program().is_none() {
+            return HttpServer::Rmcp(RmcpServer::start().await);
+        }
+        HttpServer::start_program(maker, "http").await
+    }
+
+    /// Starts a server over HTTP+SSE.
+    pub async fn start_sse(maker: Maker) -> HttpServer {
+        HttpServer::start_program(maker, "sse").await
+    }
+
+    async fn start_program(maker: Maker, transport: &str) -> HttpServer {
+        let program = maker.server_program().expect("a program");
         let mut command = Command::new(&program[0]);
-        command.arg(&program[1]).arg("http").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        command.arg(&program[1]).arg(transport).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{maker:?} does not start: {error}"));
         let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
         let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("an address in time");

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientConfig, ClientRequest, CreateMessageRequestParams,
-    CreateMessageResult, ElicitRequestParams, ElicitResult, ErrorData, GetTaskParams, ListRootsResult,
-    LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestMetaObject,
-    ResourceUpdatedNotificationParam,
+    CallToolRequest, CallToolRequestParams, CallToolResponse, ClientConfig, ClientNotification, ClientRequest,
+    CreateMessageRequestParams, CreateMessageResult, CustomNotification, CustomRequest, CustomResult,
+    ElicitRequestParams, ElicitResult, ErrorData, GetTaskParams, ListRootsResult, LoggingMessageNotificationParam,
+    ProgressNotificationParam, ProgressToken, ProtocolVersion, RequestMetaObject, ResourceUpdatedNotificationParam,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, PeerRequestOptions,
@@ -47,6 +47,29 @@ pub async fn play(url: &str, era: Era, mark: &str) -> Verdicts {
     verdicts
 }
 
+/// Plays a script against the server at this URL. Returns a report like that of the other clients.
+pub async fn play_script(url: &str, era: Era, mark: &str, steps: &[Value]) -> Value {
+    let mut player = Player::connect(url, era, mark).await.unwrap_or_else(|error| panic!("no connection: {error}"));
+    let info = value(player.service.peer_info().expect("the handshake is over"));
+    let mut played = Vec::new();
+    for step in steps {
+        let name = text(&step["do"]).to_owned();
+        player.acted = player.recorder.count();
+        let limit = step["timeoutMs"].as_u64().map_or(STEP, Duration::from_millis);
+        let mut outcome = match tokio::time::timeout(limit, player.step(&name, step)).await {
+            Ok(outcome) => outcome.unwrap_or_else(|lacking| json!({"ok": false, "error": {"message": lacking}})),
+            Err(_) => json!({"ok": false, "error": {"message": format!("{name} did not end within {limit:?}")}}),
+        };
+        outcome["do"] = json!(name);
+        played.push(outcome);
+    }
+    json!({
+        "protocolVersion": info["protocolVersion"], "serverInfo": info["serverInfo"],
+        "capabilities": info["capabilities"], "instructions": info["instructions"],
+        "steps": played, "trace": *player.recorder.trace.lock().expect("no test panics here"),
+    })
+}
+
 /// The outcome of a step; `Err` if the SDK does not support it.
 type Outcome = Result<Value, String>;
 
@@ -76,7 +99,7 @@ impl Player {
             Era::Legacy => ClientLifecycleMode::Initialize,
             Era::Modern => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
-        let recorder = Recorder { mark: mark.to_owned(), received: Arc::default(), progress: Arc::default() };
+        let recorder = Recorder { mark: mark.to_owned(), ..Recorder::default() };
         let service = tokio::time::timeout(TIMEOUT, recorder.clone().serve_with_lifecycle(transport, lifecycle)).await;
         let service = service.expect("a connection in time")?;
         Ok(Player { service, recorder, era, mark: mark.to_owned(), begun: None, acted: 0, tasks, _scratch: scratch })
@@ -125,6 +148,16 @@ impl Player {
                 outcome(call.cancel(Some("no longer wanted".to_owned())).await)
             }
             "call_as_task" => return self.call_as_task(step).await,
+            "list_tools" => outcome(service.list_all_tools().await),
+            "ping" => outcome(service.send_request(ClientRequest::PingRequest(Default::default())).await),
+            "request" => {
+                let request = CustomRequest::new(text(&step["method"]), step.get("params").cloned());
+                outcome(service.send_request(ClientRequest::CustomRequest(request)).await)
+            }
+            "notify" => {
+                let notification = CustomNotification::new(text(&step["method"]), step.get("params").cloned());
+                outcome(service.send_notification(ClientNotification::CustomNotification(notification)).await)
+            }
             other => panic!("there is no step {other}"),
         })
     }
@@ -238,15 +271,33 @@ fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
 }
 
 /// The handler of server messages. It records notifications and answers every request with the mark.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Recorder {
     mark: String,
     received: Arc<Mutex<Vec<Value>>>,
+    /// All messages of the server.
+    trace: Arc<Mutex<Vec<Value>>>,
     progress: Arc<Mutex<Vec<ProgressNotificationParam>>>,
 }
 
 impl Recorder {
+    fn trace(&self, entry: Value) {
+        self.trace.lock().expect("no test panics here").push(entry);
+    }
+
+    /// Records a server request. Returns the answer that the server's `_meta` names, or else `usual`.
+    fn answer<T: DeserializeOwned>(&self, method: &str, params: Value, usual: Value) -> Result<T, ErrorData> {
+        let wanted = params["_meta"]["test/answer"].clone();
+        self.trace(json!({"ask": {"method": method, "params": params}}));
+        match (wanted.get("error"), wanted.get("result")) {
+            (Some(error), _) => Err(typed(error.clone())),
+            (None, Some(result)) => Ok(typed(result.clone())),
+            (None, None) => Ok(typed(usual)),
+        }
+    }
+
     fn record(&self, notification: Value) {
+        self.trace(json!({"notification": notification}));
         self.received.lock().expect("no test panics here").push(notification);
     }
 
@@ -278,33 +329,61 @@ impl ClientHandler for Recorder {
     fn get_info(&self) -> ClientConfig {
         let mut config = ClientConfig::default();
         let tasks = json!({"io.modelcontextprotocol/tasks": {}});
-        config.capabilities =
-            typed(json!({"elicitation": {"form": {}}, "sampling": {}, "roots": {}, "extensions": tasks}));
+        config.capabilities = typed(
+            json!({"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}, "roots": {}, "extensions": tasks}),
+        );
         config
     }
 
     async fn create_message(
         &self,
-        _: CreateMessageRequestParams,
-        _: RequestContext<RoleClient>,
+        params: CreateMessageRequestParams,
+        context: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
         let content = json!({"type": "text", "text": self.mark});
-        Ok(typed(json!({"role": "assistant", "content": content, "model": "none"})))
+        let usual = json!({"role": "assistant", "content": content, "model": "none"});
+        self.answer("sampling/createMessage", with_meta(value(params), &context), usual)
     }
 
-    async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
-        Ok(typed(json!({"roots": [{"uri": format!("file:///{}", self.mark)}]})))
+    async fn list_roots(&self, context: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
+        let usual = json!({"roots": [{"uri": format!("file:///{}", self.mark)}]});
+        self.answer("roots/list", with_meta(json!({}), &context), usual)
     }
 
     async fn create_elicitation(
         &self,
-        _: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        params: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        Ok(typed(json!({"action": "accept", "content": {"name": self.mark}})))
+        let usual = json!({"action": "accept", "content": {"name": self.mark}});
+        self.answer("elicitation/create", with_meta(value(params), &context), usual)
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleClient>,
+    ) -> Result<CustomResult, ErrorData> {
+        let params = request.params.unwrap_or_default();
+        self.answer(&request.method, params.clone(), json!({ "echo": params }))
+    }
+
+    async fn on_custom_notification(&self, notification: CustomNotification, _: NotificationContext<RoleClient>) {
+        self.record(json!({"method": notification.method, "params": notification.params}));
+    }
+
+    async fn on_prompt_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.record(json!({"method": "notifications/prompts/list_changed"}));
+    }
+
+    async fn on_resource_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.record(json!({"method": "notifications/resources/list_changed"}));
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let mut entry = value(&params);
+        entry.as_object_mut().expect("an object").remove("progressToken");
+        self.trace(json!({ "progress": entry }));
         self.progress.lock().expect("no test panics here").push(params);
     }
 
@@ -319,6 +398,15 @@ impl ClientHandler for Recorder {
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.record(json!({"method": "notifications/tools/list_changed"}));
     }
+}
+
+/// Returns the params of a request with the `_meta` that the SDK moved into the context.
+fn with_meta(mut params: Value, context: &RequestContext<RoleClient>) -> Value {
+    let meta = value(&context.meta);
+    if meta.as_object().is_some_and(|meta| !meta.is_empty()) {
+        params["_meta"] = meta;
+    }
+    params
 }
 
 /// Converts a typed value to its JSON form.

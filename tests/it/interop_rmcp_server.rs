@@ -11,12 +11,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientResult, CompleteRequestParams, CompleteResult,
-    ContentBlock, CreateTaskResult, ErrorData, GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult,
-    InputRequest, InputRequests, InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
-    ProgressNotificationParam, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ResourceUpdatedNotificationParam, ServerConfig, ServerRequest, SetLevelRequestParams, SubscribeRequestParams,
-    SubscriptionFilter, UnsubscribeRequestParams,
+    ContentBlock, CreateTaskResult, CustomNotification, CustomRequest, CustomResult, ErrorCode, ErrorData,
+    GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, InputRequest, InputRequests,
+    InputRequiredResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams, ProgressNotificationParam, ProtocolVersion,
+    ReadResourceRequestParams, ReadResourceResponse, ResourceUpdatedNotificationParam, ServerConfig, ServerRequest,
+    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, ServiceError, SubscriptionContext, SubscriptionSendError};
 use rmcp::task_manager::{TaskManager, TaskOptions};
@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::interop_rmcp_perform::{Stage, labels, perform, with_result_type};
 use crate::raw_server::Acceptor;
 
 static CATALOG: LazyLock<Value> =
@@ -60,12 +61,16 @@ impl RmcpServer {
     }
 }
 
-/// The number of changes of each subject.
-#[derive(Clone, Copy, Default)]
-struct Changes {
-    tools: u64,
-    note: u64,
+/// A change that clients may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A list, by its name in the method of the notification.
+    List(String),
+    Resource(String),
 }
+
+/// All changes so far, in their order.
+type Changes = Vec<Change>;
 
 /// The state that outlives a session, or a request in the modern era.
 #[derive(Default)]
@@ -75,9 +80,15 @@ struct World {
     calls: Mutex<BTreeMap<String, (u32, u32)>>,
     changes: watch::Sender<Changes>,
     tasks: TaskManager,
+    /// The notes that clients sent.
+    notes: Mutex<Vec<Value>>,
 }
 
 impl World {
+    fn change(&self, change: Change) {
+        self.changes.send_modify(|changes| changes.push(change));
+    }
+
     fn count(&self, key: &str, change: impl FnOnce(&mut (u32, u32))) -> (u32, u32) {
         let mut calls = self.calls.lock().expect("no test panics here");
         let count = calls.entry(key.to_owned()).or_default();
@@ -90,19 +101,19 @@ struct Server {
     world: Arc<World>,
     /// The subscription to changes. It starts before the client sees the server, so that no change is missed.
     changes: watch::Receiver<Changes>,
-    /// The changes before the session or the request began.
-    begun: Changes,
+    /// The number of changes before the session or the request began.
+    begun: usize,
     /// The URIs that this session subscribed to.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     level: Mutex<Option<LoggingLevel>>,
 }
 
 /// Converts a JSON value to a typed one.
-fn typed<T: DeserializeOwned>(value: Value) -> T {
+pub fn typed<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("the value has the shape of the protocol")
 }
 
-fn is_modern(context: &RequestContext<RoleServer>) -> bool {
+pub fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
@@ -146,7 +157,7 @@ async fn request_input(
 impl Server {
     fn new(world: &Arc<World>) -> Server {
         let (world, changes) = (Arc::clone(world), world.changes.subscribe());
-        let begun = *changes.borrow();
+        let begun = changes.borrow().len();
         Server { world, changes, begun, subscribed: Arc::default(), level: Mutex::default() }
     }
 
@@ -168,9 +179,14 @@ impl Server {
         text("waited")
     }
 
-    async fn chat(&self, context: &RequestContext<RoleServer>) -> CallToolResult {
+    /// Returns the lowest level of log messages that the client receives.
+    fn wanted_level(&self, context: &RequestContext<RoleServer>) -> Option<LoggingLevel> {
         let session = *self.level.lock().expect("no test panics here");
-        let wanted = if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) };
+        if is_modern(context) { context.meta.log_level() } else { session.or(Some(LoggingLevel::Debug)) }
+    }
+
+    async fn chat(&self, context: &RequestContext<RoleServer>) -> CallToolResult {
+        let wanted = self.wanted_level(context);
         let lines = [
             (LoggingLevel::Debug, "a debug line"),
             (LoggingLevel::Info, "an info line"),
@@ -198,10 +214,11 @@ impl Server {
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = json!({
-            "tools": {"listChanged": true}, "prompts": {}, "resources": {"subscribe": true}, "completions": {},
-            "logging": {}, "extensions": {"io.modelcontextprotocol/tasks": {}},
+            "tools": {"listChanged": true}, "prompts": {"listChanged": true},
+            "resources": {"subscribe": true, "listChanged": true}, "completions": {}, "logging": {},
+            "extensions": {"io.modelcontextprotocol/tasks": {}}, "experimental": {"test/feature": {"version": 1}},
         });
-        ServerConfig::new(typed(capabilities))
+        ServerConfig::new(typed(capabilities)).with_instructions("Call the tools in any order.")
     }
 
     async fn list_tools(
@@ -245,7 +262,8 @@ impl ServerHandler for Server {
         Ok(match request.name.as_ref() {
             "add" => {
                 let sum = arguments["a"].as_f64().zip(arguments["b"].as_f64()).map(|(a, b)| a + b);
-                text(sum.expect("two numbers").to_string()).into()
+                let invalid = || ErrorData::invalid_params("two numbers are required", None);
+                text(sum.ok_or_else(invalid)?.to_string()).into()
             }
             "greet_elicit" if answer["action"] == "accept" => {
                 text(format!("Hello, {}!", text_value(&answer["content"]["name"]))).into()
@@ -263,16 +281,20 @@ impl ServerHandler for Server {
             }
             "chatty" => self.chat(&context).await.into(),
             "touch" => {
-                self.world.changes.send_modify(|changes| changes.note += 1);
+                self.world.change(Change::Resource("note://a".to_owned()));
                 text("touched").into()
             }
             "grow" => {
                 let tool = json!({"name": arguments["name"], "inputSchema": {"type": "object"}});
                 self.world.grown.lock().expect("no test panics here").push(tool);
-                self.world.changes.send_modify(|changes| changes.tools += 1);
+                self.world.change(Change::List("tools".to_owned()));
                 text("grown").into()
             }
             "later" => self.later(&context),
+            "perform" => {
+                let (level, change) = (self.wanted_level(&context), |change| self.world.change(change));
+                perform(Stage { request: &request, context: &context, level, change: &change }).await?
+            }
             other => return Err(ErrorData::invalid_params(format!("there is no tool {other}"), None)),
         })
     }
@@ -299,6 +321,14 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
         let arguments = request.arguments.unwrap_or_default();
+        if request.name == "wide" {
+            let mut wide = CATALOG["widePrompt"].clone();
+            wide["resultType"] = json!("complete");
+            return Ok(GetPromptResponse::Complete(typed(wide)));
+        }
+        if request.name != "greet" {
+            return Err(ErrorData::invalid_params("no such prompt", Some(json!({"prompt": request.name}))));
+        }
         let greeting = format!("Hello, {}!", arguments.get("name").and_then(Value::as_str).unwrap_or_default());
         let message = json!({"role": "user", "content": {"type": "text", "text": greeting}});
         Ok(GetPromptResponse::Complete(typed(json!({"resultType": "complete", "messages": [message]}))))
@@ -325,8 +355,12 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        if request.uri == "note://wide" {
+            let wide = json!({"resultType": "complete", "contents": CATALOG["wideContents"]});
+            return Ok(ReadResourceResponse::Complete(typed(wide)));
+        }
         let text_value = match (request.uri.as_str(), request.uri.strip_prefix("note://t/")) {
-            ("note://a", _) => "note a".to_owned(),
+            ("note://a" | "note://b", _) => format!("note {}", &request.uri["note://".len()..]),
             (_, Some(id)) => format!("note t {id}"),
             (uri, None) => {
                 return Err(ErrorData::resource_not_found("Resource not found", Some(json!({ "uri": uri }))));
@@ -342,8 +376,36 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let names: Vec<String> = typed(CATALOG["names"].clone());
-        let values: Vec<_> = names.into_iter().filter(|name| name.starts_with(&request.argument.value)).collect();
-        Ok(typed(json!({"resultType": "complete", "completion": {"values": values}})))
+        let mut values: Vec<_> = names.into_iter().filter(|name| name.starts_with(&request.argument.value)).collect();
+        let total = values.len();
+        let given = request.context.and_then(|context| context.arguments).unwrap_or_default();
+        values.extend(given.into_values());
+        Ok(typed(json!({"resultType": "complete", "completion": {"values": values, "total": total, "hasMore": false}})))
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let params = request.params.unwrap_or_default();
+        let result = match request.method.as_str() {
+            "test/notes" => json!({"notes": *self.world.notes.lock().expect("no test panics here")}),
+            "test/echo" if params.get("error").is_some() => return Err(typed(params["error"].clone())),
+            "test/echo" => {
+                let meta = labels(&serde_json::to_value(&context.meta).expect("JSON"));
+                json!({"echo": params["value"], "meta": meta, "_meta": {"test/label": "echo"}})
+            }
+            other => return Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, other.to_owned(), None)),
+        };
+        Ok(CustomResult::new(with_result_type(&result, &context)))
+    }
+
+    async fn on_custom_notification(&self, notification: CustomNotification, _: NotificationContext<RoleServer>) {
+        if notification.method == "notifications/test/note" {
+            let note = notification.params.unwrap_or_default();
+            self.world.notes.lock().expect("no test panics here").push(note);
+        }
     }
 
     async fn set_level(&self, request: SetLevelRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
@@ -368,19 +430,25 @@ impl ServerHandler for Server {
     /// Starts to notify the session of changes.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let (mut changes, subscribed) = (self.changes.clone(), Arc::clone(&self.subscribed));
-        let mut seen = *changes.borrow();
+        let mut seen = changes.borrow().len();
         tokio::spawn(async move {
             while changes.changed().await.is_ok() {
-                let now = *changes.borrow_and_update();
-                let wanted = subscribed.lock().expect("no test panics here").contains("note://a");
-                if now.tools != seen.tools && context.peer.notify_tool_list_changed().await.is_err() {
-                    return;
+                let new: Vec<Change> = changes.borrow_and_update()[seen..].to_vec();
+                seen += new.len();
+                for change in new {
+                    let sent = match change {
+                        Change::List(list) if list == "tools" => context.peer.notify_tool_list_changed().await,
+                        Change::List(list) if list == "prompts" => context.peer.notify_prompt_list_changed().await,
+                        Change::List(_) => context.peer.notify_resource_list_changed().await,
+                        Change::Resource(uri) if subscribed.lock().expect("no test panics here").contains(&uri) => {
+                            context.peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri)).await
+                        }
+                        Change::Resource(_) => Ok(()),
+                    };
+                    if sent.is_err() {
+                        return;
+                    }
                 }
-                let note = ResourceUpdatedNotificationParam::new("note://a");
-                if wanted && now.note != seen.note && context.peer.notify_resource_updated(note).await.is_err() {
-                    return;
-                }
-                seen = now;
             }
         });
     }
@@ -394,14 +462,19 @@ impl ServerHandler for Server {
         // The SDK sends the acknowledgement before it calls this.
         let mut seen = self.begun;
         loop {
-            let now = *changes.borrow_and_update();
-            if now.tools != seen.tools && is_over(context.sink().notify_tool_list_changed().await) {
-                return Ok(());
+            let new: Vec<Change> = changes.borrow_and_update()[seen..].to_vec();
+            seen += new.len();
+            for change in new {
+                let sent = match change {
+                    Change::List(list) if list == "tools" => context.sink().notify_tool_list_changed().await,
+                    Change::List(list) if list == "prompts" => context.sink().notify_prompt_list_changed().await,
+                    Change::List(_) => context.sink().notify_resource_list_changed().await,
+                    Change::Resource(uri) => context.sink().notify_resource_updated(uri.as_str()).await,
+                };
+                if is_over(sent) {
+                    return Ok(());
+                }
             }
-            if now.note != seen.note && is_over(context.sink().notify_resource_updated("note://a").await) {
-                return Ok(());
-            }
-            seen = now;
             tokio::select! {
                 () = context.cancelled() => return Ok(()),
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::interop_difference_table::section;
 use crate::interop_features::{Era, FEATURES};
 use crate::interop_player::Maker;
 use crate::interop_player::Maker::{Python1, Python2, Rust, TypeScript1, TypeScript2};
@@ -66,7 +67,7 @@ impl Pair {
     /// Returns a limit of an SDK that shows only behind a gateway.
     fn lacks_behind_gateway(&self, feature: &str) -> Option<String> {
         let reason = match (feature, self.client, self.server) {
-            ("logging", _, (Legacy, Rust)) => {
+            ("logging", (Modern, _), (Legacy, Rust)) => {
                 "the server of Rust sends log lines beside the stream of the call, where they may come after its end"
             }
             _ => return None,
@@ -109,7 +110,7 @@ pub fn document() -> String {
     for pair in PAIRS {
         line(&mut page, &row(&pair));
     }
-    page
+    page + &section()
 }
 
 pub const QUADRANTS: [(Era, Era); 4] = [(Legacy, Legacy), (Legacy, Modern), (Modern, Legacy), (Modern, Modern)];

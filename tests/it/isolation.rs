@@ -236,8 +236,9 @@ async fn the_lowest_log_level_is_sent_upstream_and_each_client_is_filtered_by_it
             .await;
         }
     };
+    assert_eq!(curious.request("logging/setLevel", json!({"level": "warning"})).await["result"], json!({}));
     assert_eq!(quiet_client.request("logging/setLevel", json!({"level": "error"})).await["result"], json!({}));
-    level_is("error").await;
+    level_is("warning").await;
     assert_eq!(curious.request("logging/setLevel", json!({"level": "debug"})).await["result"], json!({}));
     level_is("debug").await;
     for server in ["pipe", "http"] {
@@ -249,6 +250,33 @@ async fn the_lowest_log_level_is_sent_upstream_and_each_client_is_filtered_by_it
     level_is("debug").await;
     assert_eq!(delete(&curious).await, StatusCode::NO_CONTENT);
     level_is("error").await;
+}
+
+/// The backend's own selection is lost as soon as one client sets a level. So the backend then sends everything.
+#[tokio::test]
+async fn cap1_a_client_without_a_level_loses_no_log_message_to_the_level_of_another() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let unset = gateway.client_seeing("a_level").await;
+    let quiet = gateway.client().await;
+    let level_is = async |level: &str| {
+        eventually(&format!("the server logs at {level}"), || async {
+            let answer = quiet.try_call("a_level", json!({})).await;
+            (answer["result"]["content"][0]["text"] == level).then_some(())
+        })
+        .await;
+    };
+    assert_eq!(log_lines(&unset, "a", "debug").await, 2);
+    // The answer to this request comes after the answer of the server, so nothing is awaited.
+    assert_eq!(quiet.request("logging/setLevel", json!({"level": "error"})).await["result"], json!({}));
+    assert_eq!(log_lines(&unset, "a", "debug").await, 2);
+    assert_eq!(log_lines(&quiet, "a", "debug").await, 0);
+    assert_eq!(delete(&unset).await, StatusCode::NO_CONTENT);
+    level_is("error").await;
+    let next = gateway.client().await;
+    level_is("debug").await;
+    assert_eq!(log_lines(&next, "a", "debug").await, 2);
+    assert_eq!(delete(&quiet).await, StatusCode::NO_CONTENT);
+    assert_eq!(log_lines(&next, "a", "debug").await, 2, "the level of an ended client has no effect");
 }
 
 #[tokio::test]

@@ -82,6 +82,7 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
         duration_count("tools/call", "ok", 4),
         duration_count("tools/call", "error", 1),
         duration_count("tools/call", "timeout", 1),
+        duration_count("other", "error", 1),
     ];
     all_scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let scrape = scrape(&client).await;

@@ -326,3 +326,22 @@ fn check_limit(answer: &Value, limit: &str, value: u64) {
     assert_eq!((&error["data"]["limit"], &error["data"]["value"]), (&json!(limit), &json!(value)), "{answer}");
     assert!(error["message"].as_str().expect("a text").starts_with("LimitExceeded: "), "{answer}");
 }
+
+/// With one server, the receiver of an unknown method is certain. `interop_difference` plays the successful requests.
+#[tokio::test]
+async fn an_unknown_method_reaches_the_only_server_and_none_of_several() {
+    let only = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = only.client_seeing("a_echo").await;
+    let answer = client.request("vendor/method", json!({"x": 1})).await;
+    assert_eq!(answer["error"]["code"], -32601, "{answer}");
+    assert!(answer["error"]["data"]["code"].is_null(), "the error is that of the server: {answer}");
+    let several = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
+    let several = Gateway::with_servers(several).await;
+    for client in [several.client_seeing("a_echo").await, Client::modern(several.address, json!({}))] {
+        let answer = client.request("vendor/method", json!({"x": 1})).await;
+        assert_eq!(answer["error"]["data"]["code"], "METHOD_NOT_FOUND", "{answer}");
+    }
+    let answer = several.client().await.request("vendor/method", json!({})).await;
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.ends_with("only if the client sees exactly one server)"), "{message}");
+}

@@ -95,6 +95,7 @@ impl Sdk {
                 command.arg("stdio").arg(script).args(["--", GOBLIN, "stdio", "--config"]).arg(config)
             }
             Over::Program(program) => command.arg("stdio").arg(script).arg("--").args(program),
+            Over::Command(program) => command.arg("stdio").arg(script).arg("--").args(program),
         };
         Playing::start(self, command, scratch)
     }
@@ -110,6 +111,7 @@ pub enum Over<'a> {
     Goblin(&'a Value),
     /// Any program that implements the protocol.
     Program(&'a [&'a str]),
+    Command(&'a [String]),
 }
 
 /// A running client.
@@ -169,6 +171,10 @@ pub struct Report {
 }
 
 impl Report {
+    pub fn whole(&self) -> &Value {
+        &self.report
+    }
+
     pub fn member(&self, name: &str) -> &Value {
         &self.report[name]
     }

@@ -182,13 +182,30 @@ async fn a_server_request_on_the_stream_of_a_call_reaches_only_its_client() {
 }
 
 #[tokio::test]
-async fn a_server_request_without_a_call_in_flight_is_rejected() {
+async fn a_server_request_without_a_call_goes_to_the_only_client_of_the_connection() {
     for (front, back) in pairs().filter(|(_, back)| Back::SHARED.contains(back)) {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
         let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
         await_arrivals(&peer, "a", 1).await;
+        peer.cancel(call).await;
+        let server_request = peer.server_request(SAMPLING).await;
+        peer.reply(&server_request, r#""result":{"by":"the only one"}"#).await;
+        let answer = stage.backend.answer_to(r#""late""#).await;
+        assert_eq!(answer["result"]["by"], "the only one", "{front:?} {back:?}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_request_without_a_call_in_flight_is_rejected_if_two_clients_used_the_connection() {
+    for (front, back) in pairs().filter(|(front, back)| Front::SHARED.contains(front) && Back::SHARED.contains(back)) {
+        let stage = Stage::start(front, back).await;
+        let peer = stage.peer(everything()).await;
+        stage.peer(everything()).await.call("a_echo", json!({})).await;
+        let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
+        let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+        await_arrivals(&peer, "a", 2).await;
         peer.cancel(call).await;
         let answer = stage.backend.answer_to(r#""late""#).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");

@@ -189,6 +189,27 @@ pub fn edits(
     edits
 }
 
+/// Returns every `uri` in a result of an unknown method, at any depth. The client may read these resources, even if no list
+/// has them.
+pub fn mentioned_uris(text: &str, result: Span) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = if may_hold_uris(result.get(text)) { vec![result] } else { Vec::new() };
+    while let Some(span) = open.pop() {
+        if span.get(text).starts_with('[') {
+            open.extend(json::elements(text, span));
+        } else if span.get(text).starts_with('{') {
+            for member in json::members(text, span) {
+                match json::string(text, member.value) {
+                    Some(uri) if member.key(text) == "uri" => found.push(uri.into_owned()),
+                    Some(_) => {}
+                    None => open.push(member.value),
+                }
+            }
+        }
+    }
+    found
+}
+
 /// Adds the result type for a client that requires it, to a result of a backend without result types. The type is
 /// `complete`. If a freshness is required, the result is stale at once.
 pub fn add_result_type(method: &Method, text: &str, result: Span, edits: &mut Splice) {
@@ -247,6 +268,15 @@ mod tests {
         }
         let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
         assert_eq!(String::from_utf8_lossy(&changed), expected);
+    }
+
+    #[test]
+    fn d13_every_uri_of_an_unknown_result_is_found() {
+        let text =
+            r#"{"skills":[{"uri":"skill://a","files":{"uri":"skill://b"}},{"url":"no"}],"uri":"skill://c","n":1}"#;
+        let mut found = mentioned_uris(text, json::whole(text));
+        found.sort();
+        assert_eq!(found, ["skill://a", "skill://b", "skill://c"]);
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl Client {
 
     /// Returns the lowest level of log messages that the client receives.
     pub fn level(&self) -> Level {
-        self.requested_level().unwrap_or(Level::DEFAULT)
+        self.requested_level().unwrap_or(Level::LOWEST)
     }
 
     /// Returns the level that the client set, or `None` if it set none.

@@ -26,7 +26,7 @@ use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
-use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response};
+use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::{Call, Reply};
@@ -35,8 +35,8 @@ use crate::client::pending::{OnDrop, OpenCall, PendingCall};
 use crate::client::sessions::{SessionPermit, Sessions};
 use crate::dispatcher::recorder::{CallRecord, CallRecorder};
 use crate::dispatcher::suspended::SuspendedCalls;
-use crate::router::Router;
 use crate::router::lists::requested_list;
+use crate::router::{Router, sole_server};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -127,9 +127,11 @@ impl Dispatcher {
 
     fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect, asks_for_meta: bool) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
+        let UnknownCapabilities { experimental, extensions, others } = self.unknown_capabilities(profile);
+        let extensions = optional_object("extensions", &extensions);
         format!(
             concat!(
-                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{}{}}}}},"#,
+                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{}{}{}}}{}{}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
             dialect,
@@ -138,6 +140,9 @@ impl Dispatcher {
             SUBSCRIPTIONS,
             EXTENSION,
             self.meta_tools(profile, asks_for_meta),
+            experimental,
+            extensions,
+            others,
             IDENTITY,
             self.instructions(profile),
         )
@@ -151,6 +156,14 @@ impl Dispatcher {
             return String::new();
         }
         format!(r#","{META_TOOLS}":{{"prefix":{}}}"#, json::quote(catalog.meta.prefix()))
+    }
+
+    /// Returns the unknown capabilities of the only server. They may concern methods that no version defines, which only
+    /// reach an only server.
+    fn unknown_capabilities(&self, profile: Option<&ProfileName>) -> UnknownCapabilities {
+        let catalog = self.router.catalogs.profile_catalog(profile);
+        let source = sole_server(&catalog).map(|source| catalog.source(source));
+        source.and_then(|source| source.listing.hello.as_ref()).map(|hello| hello.unknown.clone()).unwrap_or_default()
     }
 
     /// Returns the member with the instructions for the model. It is empty if there are none.
@@ -186,7 +199,8 @@ impl Dispatcher {
                     if let Some(id) = session.session {
                         self.router.catalogs.backends().iter().for_each(|backend| backend.level_changed(id));
                     }
-                    done()
+                    // The client may call at once, so the answer waits for the backends.
+                    None
                 }
                 Err(error) => Some(Err(error)),
             },
@@ -198,7 +212,8 @@ impl Dispatcher {
             | Method::ResourcesRead
             | Method::Complete
             | Method::Subscribe
-            | Method::Unsubscribe => None,
+            | Method::Unsubscribe
+            | Method::Other(_) => None,
             Method::TasksList if caller.dialect.has_tasks() => Some(self.router.list_tasks(caller, request)),
             Method::TasksGet | Method::TasksResult | Method::TasksCancel if caller.dialect.has_tasks() => None,
             other => Some(Err(Error::MethodNotFound(other.to_string()))),
@@ -298,16 +313,22 @@ impl Dispatcher {
                 }
             }
             // These concern the client alone or are unknown. Forward them to the backends that have a link for this
-            // client alone.
+            // client alone. An unknown one may also pass a shared link if only one server can be its receiver.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 if let Some(id) = session.session {
                     let backends = self.router.catalogs.backends();
                     backends.iter().for_each(|backend| backend.notify_own_link(id, notification.raw.bytes()));
                 }
+                self.router.forward_notification(session.profile.as_ref(), notification);
             }
             _ => {}
         }
     }
+}
+
+/// Returns an object as a member with a leading comma. `members` is empty or has a leading comma.
+pub(crate) fn optional_object(key: &str, members: &str) -> String {
+    members.strip_prefix(',').map(|members| format!(r#","{key}":{{{members}}}"#)).unwrap_or_default()
 }
 
 /// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.

@@ -21,8 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{content, uri};
+use goblin_config::exposure::ProfileName;
 use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
@@ -30,7 +32,7 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Error, Limit, Method, Mime, Outcome, Request, Response};
+use goblin_wire::{Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
@@ -46,11 +48,17 @@ use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The longest delay of the answer to `logging/setLevel` by servers.
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The code of a method that is not supported.
 const METHOD_NOT_FOUND: i64 = -32601;
 /// The codes of an invalid request.
 const INVALID_REQUEST: i64 = -32600;
 const PARSE_ERROR: i64 = -32700;
+
+/// The reason why a request with an unknown method is rejected.
+const UNROUTABLE: &str = "the gateway forwards an unknown method only if the client sees exactly one server";
 
 /// The destination of a request, and its changes on the way there.
 pub(crate) struct RequestRoute {
@@ -167,6 +175,10 @@ impl Router {
             // Box rare futures, because a call's future is moved with all it holds.
             Method::Subscribe => return Ok(Box::pin(self.subscribe(call)).await?.into()),
             Method::Unsubscribe => return Ok(self.unsubscribe(call)?.into()),
+            Method::SetLevel => {
+                Box::pin(self.await_level(call)).await;
+                return Ok(goblin_wire::reply(&request.id, "{}").into());
+            }
             Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate => {
                 return Box::pin(self.task_request(call)).await;
             }
@@ -194,7 +206,7 @@ impl Router {
         }
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = request.params.known_meta.progress_token;
-        let name = route.target.name(&catalog);
+        let name = route.target.name(&catalog).or(call.name_header.as_deref());
         let mirrors = route.target.mirrors(&catalog);
         let options = self.task_options(call, &catalog, &route.target)?;
         self.restore_related_task(backend, request, &mut route.edits);
@@ -227,6 +239,30 @@ impl Router {
             backend.events.remember_required(answer.response.raw.as_str(), error, &call.client);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answer))
+    }
+
+    /// Returns the server that gets the messages with unknown methods, if there is one.
+    pub(crate) fn sole_backend(&self, profile: Option<&ProfileName>) -> Option<Arc<Backend>> {
+        let catalog = self.catalogs.profile_catalog(profile);
+        sole_server(&catalog).map(|source| Arc::clone(&catalog.source(source).backend))
+    }
+
+    /// Forwards a notification with an unknown method over the shared link of the only server. Its receiver is certain,
+    /// and a server that shares a link among clients treats them as one anyway.
+    pub(crate) fn forward_notification(&self, profile: Option<&ProfileName>, notification: &Notification) {
+        if matches!(notification.method, Method::Other(_))
+            && let Some(backend) = self.sole_backend(profile)
+        {
+            backend.notify_shared_link(notification.raw.bytes());
+        }
+    }
+
+    /// Waits until the servers know the log level of a client, at most [`SET_LEVEL_TIMEOUT`]. A server that answers later
+    /// still gets the level.
+    async fn await_level(&self, call: &Call) {
+        let (backends, level) = (self.catalogs.backends(), call.client.level());
+        let known = join_all(backends.iter().map(|backend| backend.await_level(call, level)));
+        let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, known).await;
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
@@ -318,6 +354,9 @@ impl Router {
                     backend.remember(native);
                     catalog.resources.expose(source, native)
                 };
+                if matches!(request.method, Method::Other(_)) {
+                    content::mentioned_uris(text, result).iter().for_each(|uri| backend.remember(uri));
+                }
                 let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
                 match (caller.dialect.has_result_types(), dialect.has_result_types()) {
                     (true, true) => self.seal_state(exchange, (text, result), expose, &mut edits),
@@ -396,8 +435,17 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
             Ok(RequestRoute { mime: Some(mime), target: RouteTarget::Uri(native), ..plain })
         }
         Method::Complete => resolve_completion(view, policies, request),
+        Method::Other(method) => match sole_server(view.catalog) {
+            Some(source) => Ok(plain_route(view, policies, source, None, text, "")),
+            None => Err(Error::MethodNotFound(format!("{method} ({UNROUTABLE})"))),
+        },
         other => Err(Error::MethodNotFound(other.to_string())),
     }
+}
+
+/// Returns the server that gets the messages with unknown methods: the only one that the client sees.
+pub(crate) fn sole_server(catalog: &Catalog) -> Option<usize> {
+    (catalog.sources.len() == 1).then_some(0)
 }
 
 /// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.

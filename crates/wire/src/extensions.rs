@@ -2,6 +2,9 @@
 
 use crate::json::{self, Span};
 
+/// The prefix of the gateway's own capabilities.
+pub const OWN_PREFIX: &str = "dev.goblin/";
+
 /// The capability with which clients and the gateway announce the extension of subscriptions.
 pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
 

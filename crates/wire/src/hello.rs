@@ -1,6 +1,7 @@
 //! The description of a server: the result of `initialize`, or of `server/discover`.
 
 use crate::Dialect;
+use crate::extensions::OWN_PREFIX;
 use crate::json::{self, Span};
 use crate::listen::ListenFilter;
 use crate::modern::{SERVER_INFO, TASKS};
@@ -15,8 +16,42 @@ pub struct Hello {
     pub software: String,
     /// The `extensions` member of the capabilities, unparsed. Only in versions without a handshake.
     pub extensions: Option<String>,
+    /// The capabilities that the gateway does not know, for a client that sees this server alone.
+    pub unknown: UnknownCapabilities,
     /// The result of `server/discover` lists a version with a handshake too.
     pub lists_handshake: bool,
+}
+
+/// The limit in bytes of the unknown capabilities of a server. Longer ones are dropped.
+const MAX_UNKNOWN: usize = 16 * 1024;
+
+/// Capabilities that no version defines. Each field is a list of members as JSON, empty or with a leading comma.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnknownCapabilities {
+    pub experimental: String,
+    pub extensions: String,
+    /// Further members beside the defined ones.
+    pub others: String,
+}
+
+impl UnknownCapabilities {
+    fn read(text: &str, capabilities: Option<Span>) -> UnknownCapabilities {
+        const DEFINED: [&str; 8] =
+            ["tools", "prompts", "resources", "completions", "logging", "tasks", "experimental", "extensions"];
+        let Some(whole) = capabilities.filter(|at| at.range().len() <= MAX_UNKNOWN) else { return Self::default() };
+        let join = |of: Span, is_kept: &dyn Fn(&str) -> bool| {
+            let kept = json::members(text, of).filter(|member| is_kept(&member.key(text)));
+            kept.map(|member| format!(",{}", member.written(text))).collect()
+        };
+        let object = |key| json::member(text, whole, key).filter(|at| at.get(text).starts_with('{'));
+        // The gateway relays tasks and declares them itself. Members of its own name belong to another gateway.
+        let is_foreign = |key: &str| key != TASKS && !key.starts_with(OWN_PREFIX);
+        UnknownCapabilities {
+            experimental: object("experimental").map_or_else(String::new, |at| join(at, &is_foreign)),
+            extensions: object("extensions").map_or_else(String::new, |at| join(at, &is_foreign)),
+            others: join(whole, &|key| !DEFINED.contains(&key)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +108,7 @@ impl Hello {
             instructions: string(result, "instructions").filter(|text| !text.trim().is_empty()).map(Into::into),
             software,
             extensions: extensions.filter(|_| !dialect.has_handshake()).map(|at| at.get(text).to_owned()),
+            unknown: UnknownCapabilities::read(text, capabilities),
             lists_handshake: false,
         }
     }

@@ -37,7 +37,7 @@ pub mod trace;
 
 pub use dialect::{Dialect, Era};
 pub use error::Error;
-pub use hello::{Capabilities, Hello};
+pub use hello::{Capabilities, Hello, UnknownCapabilities};
 pub use keyword::Keyword;
 pub use limits::{Limit, LimitCounts, MAX_LIST_ENTRIES};
 pub use method::Method;
@@ -362,6 +362,17 @@ impl Request {
     /// Returns the id exactly as the sender spelled it. A sender may compare only the text of ids.
     pub fn id_as_written(&self) -> Id {
         Id(self.id_at.slice(self.raw.bytes()))
+    }
+
+    /// Adds the edit that gives `params` to a request without any.
+    pub fn set_params(&self, params: &str, edits: &mut Splice) {
+        let text = self.raw.as_str();
+        let whole = json::whole(text);
+        // Some clients write `null` for absent params.
+        match json::member(text, whole, "params") {
+            Some(null) => edits.replace(null, params.to_owned()),
+            None => edits.insert(whole.start + 1, format!("\"params\":{params},")),
+        }
     }
 
     /// Returns the request under the id `id`, with `edits` applied.

@@ -290,6 +290,7 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
             capabilities,
             instructions: Some(text),
             extensions: None,
+            unknown: Default::default(),
             lists_handshake: false,
             software: String::new(),
         })

@@ -62,6 +62,8 @@ pub(crate) enum CallEvent {
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
+    /// The header `Mcp-Name` of a request with an unknown method.
+    pub name_header: Option<Box<str>>,
     /// The client that made the call.
     pub client: Arc<Client>,
     /// The client to which a message that names no call may belong. In versions without server requests, each call
@@ -90,8 +92,6 @@ struct CallState {
     open_requests: usize,
     /// The client's progress token as JSON. `None` if the client wants no progress.
     token: Option<Bytes>,
-    /// The last progress that was sent to the client.
-    progress: Option<f64>,
     is_over: bool,
 }
 
@@ -141,6 +141,7 @@ impl Call {
         Call {
             caller,
             request,
+            name_header: None,
             client,
             origin,
             state: Mutex::new(CallState { token: progress_token, ..CallState::default() }),
@@ -278,12 +279,11 @@ impl Call {
         state.token.clone()
     }
 
-    /// Replaces the progress token, because the client resumed the call with another request. Progress may start anew,
-    /// and the new reader learns again if the call is slow.
+    /// Replaces the progress token, because the client resumed the call with another request. The new reader learns
+    /// again if the call is slow.
     pub(crate) fn set_progress_token(&self, token: Option<Bytes>) {
         let mut state = self.state.lock();
         state.token = token;
-        state.progress = None;
         if let Some(clock) = &mut state.clock {
             clock.is_reported_slow = false;
         }
@@ -301,17 +301,6 @@ impl Call {
         if let Some(clock) = &mut state.clock {
             clock.last_activity = Instant::now();
         }
-    }
-
-    /// Records progress. Returns `false` if it is lower than the last one, since the client's progress must not
-    /// decrease.
-    pub fn advance(&self, progress: f64) -> bool {
-        let mut state = self.state.lock();
-        let is_accepted = state.progress.is_none_or(|last| progress >= last);
-        if is_accepted {
-            state.progress = Some(progress);
-        }
-        is_accepted
     }
 
     /// Marks the call as over, with or without an answer. Its queue then rejects messages.
@@ -449,14 +438,6 @@ mod tests {
         assert!(futures_util::FutureExt::now_or_never(cancelled.abandoned()).is_none());
         cancelled.finish();
         cancelled.abandoned().await;
-    }
-
-    #[test]
-    fn progress_never_decreases() {
-        let call = call(None, None);
-        let accepted: Vec<_> =
-            [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
-        assert_eq!(accepted, [1.0, 1.0, 2.0]);
     }
 
     #[test]

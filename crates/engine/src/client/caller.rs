@@ -220,8 +220,8 @@ impl Level {
         Level::Emergency,
     ];
 
-    /// The level of a client that has not set one.
-    pub(crate) const DEFAULT: Level = Level::Info;
+    /// The level that includes every message. A session that sets no level has it.
+    pub(crate) const LOWEST: Level = Level::Debug;
 
     pub fn parse(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.as_str() == name)

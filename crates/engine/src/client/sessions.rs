@@ -263,6 +263,7 @@ impl Sessions {
             ..client.with_session(id, profile)
         });
         let entry = SessionEntry { client: Arc::clone(&client), _place: place };
+        self.levels.add(None);
         self.table.write().open.insert(id, entry);
         self.observe.emit(&Event::SessionOpened { session: &id.short(), version: dialect.as_str() });
         client
@@ -324,7 +325,7 @@ impl Sessions {
         client.close();
         client.calls.close(reason);
         // The level of a closed client does not change any more.
-        self.levels.replace(client.requested_level(), None);
+        self.levels.remove(client.requested_level());
         self.observe.emit(&Event::SessionEnded { session: &client.session_name(), reason });
         true
     }
@@ -356,7 +357,7 @@ impl Sessions {
         if !state.closed {
             let before = client.requested_level();
             client.level.store(level as u8, Ordering::Relaxed);
-            self.levels.replace(before, Some(level));
+            self.levels.replace(before, level);
         }
     }
 

@@ -74,7 +74,7 @@ impl ListenSubscription {
         }
         Router::check_options(request)?;
         let place = match sender {
-            StatelessClient::Http(_) => Some(dispatcher.reserve()?),
+            StatelessClient::Http { .. } => Some(dispatcher.reserve()?),
             StatelessClient::Stdio(_) => None,
         };
         let introduction =
@@ -89,7 +89,7 @@ impl ListenSubscription {
         // A client on a pipe may have links of its own, which belong to the pipe.
         let own = match sender {
             StatelessClient::Stdio(client) => Arc::clone(client),
-            StatelessClient::Http(_) => Arc::clone(&client),
+            StatelessClient::Http { .. } => Arc::clone(&client),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| dispatcher.router.can_subscribe(&call, uri)).cloned();

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::extensions::SUBSCRIPTIONS;
+
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
-use goblin_wire::{Dialect, Error, Method, Request};
+use goblin_wire::{Dialect, Error, Method, Request, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal};
 use crate::client::pending::OnDrop;
 use crate::dispatcher::listening::ListenSubscription;
-use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, parse_level};
+use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, optional_object, parse_level};
 use crate::router::lists::requested_list;
 use crate::router::state::RequestState;
 
@@ -23,7 +24,11 @@ use crate::router::state::RequestState;
 #[derive(Clone)]
 pub enum StatelessClient {
     /// An HTTP client. Nothing connects one of its requests with another.
-    Http(Option<ProfileName>),
+    Http {
+        profile: Option<ProfileName>,
+        /// The decoded header `Mcp-Name` of a request with an unknown method.
+        name_header: Option<Box<str>>,
+    },
     /// The client at the other end of a pipe. All requests on the pipe are its own.
     Stdio(Arc<Client>),
 }
@@ -33,17 +38,24 @@ impl StatelessClient {
     fn client(&self, caller: &Caller) -> Arc<Client> {
         match self {
             StatelessClient::Stdio(client) => Arc::clone(client),
-            StatelessClient::Http(_) => {
+            StatelessClient::Http { .. } => {
                 let client_capabilities = Arc::clone(&caller.client_capabilities);
                 Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
             }
         }
     }
 
-    fn profile(&self) -> Option<&ProfileName> {
+    pub(crate) fn profile(&self) -> Option<&ProfileName> {
         match self {
-            StatelessClient::Http(profile) => profile.as_ref(),
+            StatelessClient::Http { profile, .. } => profile.as_ref(),
             StatelessClient::Stdio(client) => client.profile.as_ref(),
+        }
+    }
+
+    fn name_header(&self) -> Option<Box<str>> {
+        match self {
+            StatelessClient::Http { name_header, .. } => name_header.clone(),
+            StatelessClient::Stdio(_) => None,
         }
     }
 }
@@ -69,6 +81,9 @@ impl Dispatcher {
                 let caller = self.caller(sender, &request)?;
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
                 self.begin_stateless_call(sender, caller, request)
+            }
+            Method::Other(_) if self.router.sole_backend(sender.profile()).is_some() => {
+                self.begin_stateless_call(sender, self.caller(sender, &request)?, request)
             }
             other => Err(Error::MethodNotFound(other.to_string())),
         }
@@ -101,9 +116,11 @@ impl Dispatcher {
 
     fn discover_result(&self, caller: &Caller) -> String {
         let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
+        let UnknownCapabilities { experimental, extensions, others } =
+            self.unknown_capabilities(caller.profile.as_ref());
         format!(
             concat!(
-                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{{},"extensions":{{"{}":{}{}}}}}{}{},"#,
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{{},"extensions":{{"{}":{}{}{}}}{}{}}}{}{},"#,
                 r#""_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
@@ -111,6 +128,9 @@ impl Dispatcher {
             SUBSCRIPTIONS,
             EXTENSION,
             tasks,
+            extensions,
+            optional_object("experimental", &experimental),
+            others,
             self.instructions(caller.profile.as_ref()),
             FRESHNESS,
             SERVER_INFO,
@@ -136,15 +156,17 @@ impl Dispatcher {
         let level = caller.level;
         let is_list = requested_list(&request.method).is_some();
         let record = if is_list { None } else { self.open_record(&mut request) };
-        let call = Arc::new(Call::new(caller, client, request, token));
+        let mut call = Call::new(caller, client, request, token);
+        call.name_header = sender.name_header();
+        let call = Arc::new(call);
         let guard = self.sessions.admit_stateless(&call)?;
         if level.is_some() {
-            self.sessions.levels.replace(None, level);
+            self.sessions.levels.add(level);
         }
         let levels = Arc::clone(&self.sessions.levels);
         Ok(Begun::Pending(self.dispatch(call, record, OnDrop::Cancel, move || {
             if level.is_some() {
-                levels.replace(level, None);
+                levels.remove(level);
             }
             drop(guard);
         })))
@@ -171,7 +193,7 @@ fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> 
     };
     Ok(Caller {
         session: match sender {
-            StatelessClient::Http(_) => None,
+            StatelessClient::Http { .. } => None,
             StatelessClient::Stdio(client) => client.session,
         },
         principal: Principal::Anonymous,

@@ -4,6 +4,8 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. The code
 //! of a later error decides its status, usually 200.
 
+use std::borrow::Cow;
+
 use goblin_wire::headers::{METHOD, NAME, PROTOCOL_VERSION};
 use goblin_wire::json as text_json;
 use goblin_wire::{Error, Id, Method, Request, mirror};
@@ -27,7 +29,8 @@ impl HttpFront {
     ) -> Result<Response<Body>, Rejection> {
         check(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
-        let sender = StatelessClient::Http(self.profile.clone());
+        let name_header = name_header(headers, &request).map(Box::from);
+        let sender = StatelessClient::Http { profile: self.profile.clone(), name_header };
         if request.method == Method::Listen {
             if !accepted.stream {
                 let rejection = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
@@ -87,6 +90,14 @@ fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
         None if !headers.contains_key(NAME) => Ok(()),
         named => check_equal(headers, &NAME, named.as_deref()),
     }
+}
+
+/// Returns the name in the header of a request with an unknown method. Nothing states which member it repeats, so the
+/// gateway neither checks nor derives the header. A server behind it may require it.
+fn name_header<'a>(headers: &'a HeaderMap, request: &Request) -> Option<Cow<'a, str>> {
+    let is_unknown = matches!(request.method, Method::Other(_));
+    let values = headers.get_all(NAME).iter().map(http::HeaderValue::as_bytes).filter(|_| is_unknown);
+    mirror::decode_single(NAME.as_str(), values).ok().flatten()
 }
 
 /// Checks that a header occurs once and equals the body's value. Only `Mcp-Name` may be base64 encoded.

@@ -191,8 +191,9 @@ fn input_required_result(answer: &BackendResponse) -> Option<Span> {
 
 /// Adds members to the parameters of a request. Calls always have parameters, since they name their object.
 fn add_params(request: &Request, members: &str, edits: &mut Splice) {
-    if let Some(params) = request.params.whole {
-        json::prepend(request.raw.as_str(), params, members, edits);
+    match request.params.whole {
+        Some(params) => json::prepend(request.raw.as_str(), params, members, edits),
+        None => request.set_params(&format!("{{{members}}}"), edits),
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use goblin_catalog::listing::List;
 use goblin_telemetry::meter::{MethodLabel, RequestOutcome};
-use goblin_telemetry::worker;
+use goblin_telemetry::{Event, worker};
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirror::Mirrors;
@@ -20,6 +21,7 @@ use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
+use crate::client::caller::Level;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::links::{LinkSlot, LinkTable};
 use crate::upstream::listen::ListenHandle;
@@ -174,7 +176,8 @@ impl Backend {
         let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
-            level: if dialect.has_handshake() { None } else { call.client.requested_level() },
+            // A session without a level gets all messages, as from a server with sessions.
+            level: if dialect.has_handshake() { None } else { Some(call.client.level()) },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,
@@ -187,6 +190,34 @@ impl Backend {
     pub async fn listen(&self, call: &Call, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
         self.current_link(call).ok_or_else(closed)?.listen(filter).await
+    }
+
+    /// Waits until the backend knows the log level that a client set. Returns at once if the client's calls have no
+    /// connected link.
+    pub(crate) async fn await_level(&self, call: &Call, level: Level) {
+        if let Some(link) = self.current_link(call) {
+            link.await_level(level).await;
+        }
+    }
+
+    /// Forwards a client's notification over the shared link, in the background. Does nothing if each client has its own
+    /// link, or if the link is not connected.
+    pub(crate) fn notify_shared_link(&self, notification: &Bytes) {
+        let shared = self.shared.link().filter(|_| self.client_links().is_none());
+        // The calls of a client with a handshake use the second link, if there is one.
+        let second =
+            self.links.as_ref().filter(|links| links.has_calls_only()).map(|links| links.calls_only(&self.shared));
+        let Some(link) = second.and_then(|slot| slot.link()).or(shared) else { return };
+        let (notification, events) = (notification.clone(), Arc::clone(&self.events));
+        let mut sent = Box::pin(async move {
+            if link.notify(notification).await.is_err() {
+                events.emit(&Event::ReplyDropped { server: events.server() });
+            }
+        });
+        // A queue with room takes the notification here, before the client's next request.
+        if (&mut sent).now_or_never().is_none() {
+            worker::spawn(sent);
+        }
     }
 
     /// Returns the cancellation reason for the backend and the outcome for the client, for a call that ends without a

@@ -151,6 +151,12 @@ impl BackendDialer {
         !is_legacy && self.config.protocol != Protocol::Legacy
     }
 
+    /// Reports whether clients of the other era may get a second link. Over stdio it would be a second process with a
+    /// state of its own (D17).
+    pub(crate) fn may_have_second_link(&self) -> bool {
+        self.may_discover() && matches!(self.config.transport, Transport::Http { .. })
+    }
+
     fn is_kind_unspecified(&self) -> bool {
         matches!(self.config.transport, Transport::Http { kind: HttpKind::Unspecified, .. })
     }

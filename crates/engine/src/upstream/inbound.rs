@@ -1,8 +1,9 @@
 //! Handles the messages that a backend sends on one link other than responses: notifications and server requests.
 //!
 //! A message on the stream of a call belongs to that call. Any other message belongs to the client that owns the link,
-//! or to the only client with calls in flight on a shared link. The recipient is never guessed: if there is none or
-//! more than one, a log message goes to the gateway's log and a server request is rejected.
+//! or to the only client with calls in flight on a shared link, or to the only client that ever sent a call over it.
+//! The recipient is never guessed: if there is none or more than one, a log message goes to the gateway's log and a
+//! server request is rejected.
 //!
 //! Links call this module from their reading tasks, so no function here waits.
 
@@ -103,6 +104,8 @@ pub struct LinkOwner {
 pub enum Attribution {
     /// One client. The message belongs to one of these calls of the client.
     Calls(SmallVec<[Arc<Call>; 2]>),
+    /// The only client that ever sent a call over the link. It has no open call.
+    Client(LinkOwner),
     None,
     /// Several clients have calls on the shared link.
     Ambiguous,
@@ -217,14 +220,10 @@ impl InboundHandler {
     /// progress token.
     pub(crate) fn on_progress(&self, notification: &Notification, call: &Call) {
         let (Some(token), Some(at)) = (call.record_activity(), notification.params.progress_token) else { return };
-        let text = notification.raw.as_str();
-        let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
-        let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
         let mut edits = Splice::new();
         edits.replace(at, token);
-        self.expose_related_task(text, notification.params.whole, &mut edits);
-        let message = json::single_line(edits.apply(notification.raw.bytes()));
-        if !progress.is_none_or(|progress| call.advance(progress)) || !call.offer(message) {
+        self.expose_related_task(notification.raw.as_str(), notification.params.whole, &mut edits);
+        if !call.offer(json::single_line(edits.apply(notification.raw.bytes()))) {
             self.emit(&Event::ProgressDropped { server: self.server() });
         }
     }
@@ -235,8 +234,10 @@ impl InboundHandler {
         let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let min_level = match (&attribution, &self.own) {
-            (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(owner)) => owner.caller.dialect.has_server_requests().then(|| owner.client.level()),
+            (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::LOWEST), |call| call.caller.level),
+            (Attribution::Client(owner), _) | (_, Some(owner)) => {
+                owner.caller.dialect.has_server_requests().then(|| owner.client.level())
+            }
             (Attribution::None | Attribution::Ambiguous, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -251,17 +252,21 @@ impl InboundHandler {
         let mut edits = Splice::new();
         self.expose_related_task(notification.raw.as_str(), notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
-        // unsolicited notification.
-        let accepts =
-            |call: &Arc<Call>| call.caller.dialect.has_server_requests() || notification.method == Method::LogMessage;
-        match (attribution, &self.own) {
+        // The version of a client without server requests has no notification of a call except these. It may know
+        // others by an extension.
+        let accepts = |call: &Arc<Call>| {
+            call.caller.dialect.has_server_requests()
+                || matches!(notification.method, Method::LogMessage | Method::Other(_))
+        };
+        match (&attribution, &self.own) {
             (Attribution::Calls(calls), _) => {
                 calls.iter().filter(|call| accepts(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in its queue for ever.
-            (_, Some(owner)) => owner.caller.dialect.has_server_requests() && owner.client.post(message),
+            (Attribution::Client(owner), _) | (_, Some(owner)) => {
+                owner.caller.dialect.has_server_requests() && owner.client.post(message)
+            }
             (Attribution::None | Attribution::Ambiguous, None) => false,
         }
     }
@@ -362,8 +367,13 @@ impl InboundHandler {
     /// Returns the client for a server request. Returns an error if the client is unclear or lacks the capability.
     fn recipient(&self, request: &Request, attribution: Attribution) -> Result<Recipient, Error> {
         let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
-        let recipient = match (attribution, &self.own) {
-            (Attribution::Calls(calls), own) => {
+        let own = self.own.as_ref();
+        let (attribution, owner) = match attribution {
+            Attribution::Client(client) => (Attribution::None, Some(own.cloned().unwrap_or(client))),
+            attribution => (attribution, own.cloned()),
+        };
+        let recipient = match (attribution, owner) {
+            (Attribution::Calls(calls), _) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
                 let (client, client_capabilities) =
                     (Arc::clone(&first.client), Arc::clone(&first.caller.client_capabilities));
@@ -376,13 +386,13 @@ impl InboundHandler {
                 ));
             }
             (_, Some(owner)) => Recipient {
-                client: Arc::clone(&owner.client),
-                client_capabilities: Arc::clone(&owner.caller.client_capabilities),
+                client: owner.client,
+                client_capabilities: owner.caller.client_capabilities,
                 dialect: owner.caller.dialect,
                 calls: SmallVec::new(),
-                is_own: true,
+                is_own: own.is_some(),
             },
-            (Attribution::None, None) => {
+            (Attribution::None | Attribution::Client(_), None) => {
                 return Err(unavailable("no client has a call on this connection"));
             }
             (Attribution::Ambiguous, None) => {

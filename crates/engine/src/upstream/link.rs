@@ -15,8 +15,10 @@ use goblin_wire::json::{self, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirrored::{self, HeaderSource, MirrorHeaders};
 use goblin_wire::{Dialect, Hello, Id, Method, Outcome, Response, trace};
+use tokio::sync::watch;
 
 use crate::client::call::Call;
+use crate::client::caller::Level;
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
 use crate::upstream::listen::ListenHandle;
@@ -28,12 +30,33 @@ use crate::upstream::stdio::StdioLink;
 /// The longest wait for the acknowledgement of a notification stream.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The log level of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkLevel {
+    /// The gateway does not set it.
+    Fixed,
+    /// The gateway sets it. `None` before the first answer of the backend.
+    Set(Option<Level>),
+}
+
+impl LinkLevel {
+    /// Reports whether nothing has to be awaited before the backend sends the messages of this level.
+    fn includes(self, wanted: Level) -> bool {
+        match self {
+            LinkLevel::Fixed => true,
+            LinkLevel::Set(level) => level.is_some_and(|level| level <= wanted),
+        }
+    }
+}
+
 /// A connection to a backend, with the protocol version it speaks.
 pub struct Link {
     wire: LinkTransport,
     protocol: OnceLock<LinkProtocol>,
     /// The id of the next request.
     next: Arc<AtomicU64>,
+    /// The log level of the backend on this link.
+    pub(crate) level: watch::Sender<LinkLevel>,
 }
 
 /// The transport of a link.
@@ -106,7 +129,14 @@ impl LinkError {
 
 impl Link {
     pub fn new(wire: LinkTransport) -> Link {
-        Link { wire, protocol: OnceLock::new(), next: Arc::new(AtomicU64::new(1)) }
+        let level = watch::Sender::new(LinkLevel::Fixed);
+        Link { wire, protocol: OnceLock::new(), next: Arc::new(AtomicU64::new(1)), level }
+    }
+
+    /// Waits until the backend knows that a client wants the messages of this level.
+    pub(crate) async fn await_level(&self, wanted: Level) {
+        // Cannot fail: `self` holds the sender.
+        let _ = self.level.subscribe().wait_for(|level| level.includes(wanted)).await;
     }
 
     /// Returns the transport's name in the configuration.

@@ -413,7 +413,7 @@ impl LinkTable {
 
     /// Reports whether the backend may accept a second link, with a handshake.
     pub(crate) fn may_have_calls_only(&self) -> bool {
-        self.dialer.may_discover() && self.dialer.eras.may_support_both(Instant::now())
+        self.dialer.may_have_second_link() && self.dialer.eras.may_support_both(Instant::now())
     }
 
     /// Reports whether the second link is connected.

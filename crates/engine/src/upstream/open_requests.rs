@@ -5,11 +5,12 @@
 //!
 //! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
 //! cancelled call. Until the backend answers that call or [`LINGER`] has passed, such a message goes to no other
-//! client. Locks are held only for a lookup.
+//! client. Without calls in flight, the message goes to the only session that ever sent a call over the link. Locks are
+//! held only for a lookup.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use goblin_subscriptions::ClientId;
@@ -18,8 +19,10 @@ use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Response};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::client::Client;
 use crate::client::call::Call;
-use crate::upstream::inbound::{Attribution, InboundHandler};
+use crate::client::caller::{Caller, SessionId};
+use crate::upstream::inbound::{Attribution, InboundHandler, LinkOwner};
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::listen::ListenEvent;
 use crate::upstream::listen_message::{
@@ -63,6 +66,42 @@ impl CancelledCalls {
     }
 }
 
+/// The sessions that sent calls over a link.
+#[derive(Default)]
+enum LinkUsers {
+    #[default]
+    None,
+    One(LinkUser),
+    /// Several sessions, or a client without a session. The link then never belongs to one client again.
+    Many,
+}
+
+struct LinkUser {
+    caller: Caller,
+    client: Weak<Client>,
+    id: SessionId,
+}
+
+impl LinkUsers {
+    fn add(&mut self, call: &Call) {
+        match (&*self, call.caller.session) {
+            (LinkUsers::None, Some(id)) => {
+                let (caller, client) = (call.caller.clone(), Arc::downgrade(&call.client));
+                *self = LinkUsers::One(LinkUser { caller, client, id });
+            }
+            (LinkUsers::One(user), id) if id == Some(user.id) => {}
+            _ => *self = LinkUsers::Many,
+        }
+    }
+
+    /// Returns the owner of a message that belongs to no open call.
+    fn attribution(&self) -> Attribution {
+        let LinkUsers::One(user) = self else { return Attribution::None };
+        let owner = |client| LinkOwner { caller: user.caller.clone(), client, id: user.id };
+        user.client.upgrade().map_or(Attribution::None, |client| Attribution::Client(owner(client)))
+    }
+}
+
 /// The open requests of a link, and the end of the link.
 pub(crate) struct LinkRequests {
     inbound: Arc<InboundHandler>,
@@ -74,6 +113,7 @@ pub(crate) struct LinkRequests {
 struct RequestTable {
     requests: HashMap<u64, OpenRequest>,
     cancelled: CancelledCalls,
+    users: LinkUsers,
     closed: bool,
 }
 
@@ -143,7 +183,10 @@ impl LinkRequests {
     /// Adds a request that reads its response from its own connection.
     pub(crate) fn add(&self, id: u64, call: &Arc<Call>) -> LinkRequestGuard<'_> {
         let open = OpenRequest { waiter: Waiter::Connection, call: Some(Arc::clone(call)) };
-        self.table.lock().requests.insert(id, open);
+        let mut table = self.table.lock();
+        table.users.add(call);
+        table.requests.insert(id, open);
+        drop(table);
         LinkRequestGuard { open: self, id, is_answered: false }
     }
 
@@ -165,6 +208,9 @@ impl LinkRequests {
         let mut table = self.table.lock();
         if table.closed {
             return Err(self.lost_error(false));
+        }
+        if let Some(call) = &open.call {
+            table.users.add(call);
         }
         table.requests.insert(id, open);
         Ok(())
@@ -313,8 +359,10 @@ impl LinkRequests {
     /// Determines the owner of a message that names no call.
     pub(crate) fn attribution(&self) -> Attribution {
         let table = self.table.lock();
-        let attribution = Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref()));
-        table.cancelled.refine(attribution, Instant::now())
+        match Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref())) {
+            Attribution::None => table.users.attribution(),
+            attribution => table.cancelled.refine(attribution, Instant::now()),
+        }
     }
 }
 

@@ -83,7 +83,8 @@ impl RequestMeta<'_> {
 
     /// Adds the data that the client sent in its handshake.
     fn add_introduction(self, dialect: Dialect) -> Splice {
-        let (text, params) = (self.request.raw.as_str(), &self.request.params);
+        let request = self.request;
+        let (text, params) = (request.raw.as_str(), &request.params);
         let mut members =
             introduction(dialect, &capabilities(&self.caller.client_capabilities.raw, self.declare, self.tasks));
         if let Some(level) = self.level {
@@ -108,8 +109,8 @@ impl RequestMeta<'_> {
             }
             (None, Some(at), _) => edits.replace(at, object(&members)),
             (None, None, Some(params)) => insert_members(&mut edits, text, params, &[("_meta", object(&members))]),
-            // Requests to a backend always have params.
-            (None, None, None) => {}
+            // Only a request with an unknown method has no params.
+            (None, None, None) => request.set_params(&format!(r#"{{"_meta":{}}}"#, object(&members)), &mut edits),
         }
         edits
     }

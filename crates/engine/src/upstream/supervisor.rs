@@ -22,13 +22,14 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::caller::Level;
+use crate::client::levels::WantedLevel;
 use crate::client::sessions::Presence;
 use crate::upstream::dial::DialParams;
 use crate::upstream::era::LinkScope;
 use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::health::{self, Health};
 use crate::upstream::inbound::{InboundHandler, LinkOwner};
-use crate::upstream::link::{Link, LinkEnd, shared_capabilities};
+use crate::upstream::link::{Link, LinkEnd, LinkLevel, shared_capabilities};
 use crate::upstream::links::{LinkSlot, LinkTable};
 use crate::upstream::lister::Lister;
 use crate::upstream::request_meta::own_capabilities;
@@ -57,8 +58,8 @@ pub(crate) struct BackendDeps {
     pub tasks: Arc<TaskTable>,
     /// Notified when a listing changed.
     pub listing_changed: Arc<Notify>,
-    /// The lowest log level that a client requested.
-    pub level: watch::Receiver<Option<Level>>,
+    /// The log level that the clients want.
+    pub level: watch::Receiver<WantedLevel>,
     /// Reports whether a client is connected.
     pub has_clients: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -490,16 +491,24 @@ impl Supervisor {
     }
 }
 
-/// Sends the lowest log level that a client requested to the backend, in the background, and again when it changes.
-async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &ConnectedLink) -> Infallible {
+/// Sends the log level that the clients want to the backend, and again when it changes.
+async fn follow_level(table: &LinkTable, connected: &ConnectedLink) -> Infallible {
+    let link = &connected.link;
     // A link that only fetches lists carries no calls, so no client receives its log messages.
-    let can_set = hello.capabilities.logging && hello.dialect.has_handshake() && !table.is_per_client();
+    let can_set = can_set_level(connected) && !table.is_per_client();
+    link.level.send_replace(if can_set { LinkLevel::Set(None) } else { LinkLevel::Fixed });
     let mut level = table.deps.level.clone();
     level.mark_changed();
+    let mut was_set = false;
     while can_set && level.changed().await.is_ok() {
-        let Some(lowest) = *level.borrow_and_update() else { continue };
-        let (link, timeout) = (Arc::clone(link), table.deps.policies.start_timeout);
-        worker::spawn(async move { tokio::time::timeout(timeout, set_level(&link, lowest)).await });
+        let lowest = match *level.borrow_and_update() {
+            WantedLevel::AtLeast(lowest) => lowest,
+            // No request restores the backend's own selection.
+            WantedLevel::OfBackend if was_set => Level::LOWEST,
+            WantedLevel::OfBackend | WantedLevel::Any => continue,
+        };
+        was_set = true;
+        let _ = tokio::time::timeout(table.deps.policies.start_timeout, set_level(link, lowest)).await;
     }
     std::future::pending().await
 }
@@ -508,6 +517,9 @@ async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &Con
 /// log level when it changes.
 async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
     let (Some(owner), events) = (&slot.owner, slot.subscriptions.events()) else { return };
+    if owner.client.requested_level().is_none() && can_set_level(connected) {
+        connected.link.level.send_replace(LinkLevel::Set(None));
+    }
     loop {
         tokio::select! {
             biased;
@@ -527,17 +539,21 @@ async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiv
 }
 
 /// Sends the log level that the client requested, if the backend supports log levels.
-async fn set_own_level(owner: &LinkOwner, ConnectedLink { link, hello, .. }: &ConnectedLink) {
-    let can_set = hello.capabilities.logging && hello.dialect.has_handshake();
-    if let Some(level) = owner.client.requested_level().filter(|_| can_set) {
-        set_level(link, level).await;
+async fn set_own_level(owner: &LinkOwner, connected: &ConnectedLink) {
+    if let Some(level) = owner.client.requested_level().filter(|_| can_set_level(connected)) {
+        set_level(&connected.link, level).await;
     }
+}
+
+fn can_set_level(connected: &ConnectedLink) -> bool {
+    connected.hello.capabilities.logging && connected.hello.dialect.has_handshake()
 }
 
 /// Sends a log level. A rejection is harmless: the gateway filters log messages by the client's level in any case.
 async fn set_level(link: &Link, level: Level) {
     let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
     let _ = link.query(&Method::SetLevel, &params).await;
+    link.level.send_replace(LinkLevel::Set(Some(level)));
 }
 
 /// Waits until `stop` is `true`.
