@@ -213,6 +213,23 @@ async fn a_server_request_without_a_call_in_flight_is_rejected_if_two_clients_us
     }
 }
 
+/// The request may be about the resource that the other client watches.
+#[tokio::test]
+async fn a_server_request_without_a_call_in_flight_is_rejected_if_another_client_subscribes() {
+    let stage = Stage::start(Front::Http, Back::Stdio).await;
+    let (peer, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+    let subscribed = other.request("resources/subscribe", json!({"uri": "a+note:///alpha"})).await;
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
+    let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+    await_arrivals(&peer, "a", 1).await;
+    peer.cancel(call).await;
+    let answer = stage.backend.answer_to(r#""late""#).await;
+    assert_eq!(answer["error"]["code"], 1503, "{answer}");
+    assert_eq!(peer.pending_server_requests().await, NONE);
+    assert_eq!(other.pending_server_requests().await, NONE);
+}
+
 #[tokio::test]
 async fn a_server_request_is_rejected_with_the_capability_that_the_client_lacks() {
     let url = url_mode("e");

@@ -5,8 +5,8 @@
 //!
 //! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
 //! cancelled call. Until the backend answers that call or [`LINGER`] has passed, such a message goes to no other
-//! client. Without calls in flight, the message goes to the only session that ever sent a call over the link. Locks are
-//! held only for a lookup.
+//! client. Without calls in flight, the message goes to the only session that ever sent a call over the link, unless
+//! another client has a subscription there. Locks are held only for a lookup.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -359,9 +359,15 @@ impl LinkRequests {
     /// Determines the owner of a message that names no call.
     pub(crate) fn attribution(&self) -> Attribution {
         let table = self.table.lock();
-        match Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref())) {
+        let attribution = match Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref())) {
             Attribution::None => table.users.attribution(),
-            attribution => table.cancelled.refine(attribution, Instant::now()),
+            attribution => return table.cancelled.refine(attribution, Instant::now()),
+        };
+        drop(table);
+        match attribution {
+            // The message may belong to the subscription of another client.
+            Attribution::Client(user) if !self.inbound.subscriptions.serves_only(user.client.id) => Attribution::None,
+            attribution => attribution,
         }
     }
 }

@@ -117,6 +117,11 @@ impl SubscriptionManager {
         self.state().table.is_empty()
     }
 
+    /// Reports whether no other client has a subscription over the link.
+    pub(crate) fn serves_only(&self, client: ClientId) -> bool {
+        self.state().table.all().all(|(subscription, _)| subscription.subscriber.id == client)
+    }
+
     /// Waits until there is a subscription. The owner of a disconnected link uses this to decide when to dial.
     pub async fn subscribed(&self) {
         while self.state().table.is_empty() {
