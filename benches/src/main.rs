@@ -20,6 +20,7 @@ mod memory;
 mod pipe;
 mod procfs;
 mod proxy;
+mod refresh;
 mod report;
 mod run;
 mod scenario;
@@ -80,6 +81,8 @@ enum Role {
         /// Reads and never answers
         #[arg(long)]
         silent: bool,
+        #[arg(long, default_value_t = 1)]
+        tools: usize,
     },
     /// A minimal MCP server on stdin and stdout, with tools of a published one
     Shelf {
@@ -103,7 +106,7 @@ async fn main() -> Result<ExitCode> {
             fixed::run(serve::bind().await?, body.into()).await?;
         }
         Role::Feed { uri } => feed::run(serve::bind().await?, uri).await?,
-        Role::Pipe { silent } => pipe::run(silent)?,
+        Role::Pipe { silent, tools } => pipe::run(silent, tools)?,
         Role::Shelf { server, tools } => context::shelf::run(&server, tools)?,
         Role::Run(options) => return measure(&options).await,
     }

@@ -14,12 +14,15 @@ use crate::fan::FanOut;
 use crate::ledger::Ledger;
 use crate::memory::Footprint;
 use crate::procfs::Memory;
+use crate::refresh::RefreshCost;
 use crate::scenario::{Scenario, Through};
 use crate::search::Search;
 use crate::start::{Start, Starts};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
+/// The largest part of one core that refreshes may need, in percent.
+const MAX_REFRESH_PERCENT: f64 = 0.5;
 const SETUP_BAR: &str = "for information; the bar is against the bare proxy";
 
 /// The result of one measurement, or the medians of several.
@@ -48,6 +51,7 @@ pub struct Measured {
     pub rows: Vec<Row>,
     pub memory: Option<Footprint>,
     pub starts: Vec<Starts>,
+    pub refresh: Option<RefreshCost>,
     pub fan_out: Option<FanOut>,
     pub subscriptions: Option<Ledger>,
     pub searches: Vec<Search>,
@@ -104,6 +108,7 @@ impl Report {
     pub fn new(machine: String, rounds: usize, seconds: f64, measured: Measured) -> Self {
         let mut bars = cpu_bars(&measured.rows);
         bars.extend(measured.memory.iter().flat_map(memory_bars));
+        bars.extend(measured.refresh.iter().map(refresh_bar));
         bars.extend(measured.fan_out.iter().map(subscriptions::fan_bar));
         bars.extend(measured.subscriptions.iter().flat_map(subscriptions::ledger_bars));
         bars.extend(search::bars(&measured.searches));
@@ -233,6 +238,15 @@ fn memory_bars(memory: &Footprint) -> [Bar; 2] {
             kept: session < 30 * KIB,
         },
     ]
+}
+
+fn refresh_bar(cost: &RefreshCost) -> Bar {
+    Bar {
+        promise: format!("CPU of one core, {}", RefreshCost::title()),
+        limit: format!("{MAX_REFRESH_PERCENT} %"),
+        measured: format!("{:.2} %", cost.percent()),
+        kept: cost.percent() <= MAX_REFRESH_PERCENT,
+    }
 }
 
 type MemoryPart = fn(&Memory) -> u64;

@@ -17,7 +17,7 @@ use crate::load::Load;
 use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
 use crate::workspace::{TargetSet, Workspace};
-use crate::{context, fan, ledger, memory, procfs, search, start};
+use crate::{context, fan, ledger, memory, procfs, refresh, search, start};
 
 /// The file descriptors of a process that are not sessions.
 const OTHER_DESCRIPTORS: usize = 500;
@@ -58,6 +58,7 @@ enum Part {
     Load(Scenario),
     Memory,
     Start,
+    Refresh,
     FanOut,
     Subscriptions,
     Search,
@@ -77,6 +78,7 @@ impl Part {
             fifth,
             Self::Memory,
             Self::Start,
+            Self::Refresh,
             Self::FanOut,
             Self::Subscriptions,
             Self::Search,
@@ -95,6 +97,7 @@ impl ValueEnum for Part {
             Self::Load(scenario) => scenario.name(),
             Self::Memory => "memory",
             Self::Start => "start",
+            Self::Refresh => "refresh",
             Self::FanOut => "fan-out",
             Self::Subscriptions => "subscriptions",
             Self::Search => "search",
@@ -122,6 +125,7 @@ pub async fn run(options: &Options) -> Result<Report> {
             }
             Part::Memory => measured.memory = memory::measure(&workspace, options.memory_sessions.into()).await?,
             Part::Start => measured.starts = start::measure(&workspace, options.rounds.into()).await?,
+            Part::Refresh => measured.refresh = refresh::measure(&workspace).await?,
             Part::FanOut => {
                 let sessions = usize::from(options.fan_out_sessions);
                 ensure!(sessions <= most, "{sessions} sessions do not fit: descriptors and ports allow {most}");

@@ -331,6 +331,25 @@ fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
     })
 }
 
+#[test]
+fn d21_equal_parts_of_two_catalogs_share_their_memory() {
+    let shared = source(&tools("a", &["t", "u"]));
+    let base_sources = vec![shared.clone(), source(&resources("b", &["b:1"], &["b:{x}"]))];
+    let base = build(1, &catalog_settings(), base_sources.clone());
+    // Another client gets one more tool from the first server.
+    let mut listing = Listing::clone(&shared.listing);
+    listing.lists[List::Tools as usize] = definitions(List::Tools, &owned(&["t", "u", "v"]));
+    let own = Source { listing: Arc::new(listing), ..shared };
+    let mut catalog = build(2, &catalog_settings(), vec![own, base_sources[1].clone()]);
+    catalog.inherit(&base);
+    assert!(Arc::ptr_eq(&catalog.resources, &base.resources));
+    for (one, other) in base.tools.entries.iter().zip(&catalog.tools.entries) {
+        assert_eq!(one.definition.as_ptr(), other.definition.as_ptr(), "{}", one.exposed);
+        assert!(Arc::ptr_eq(&one.schema, &other.schema));
+    }
+    assert_eq!(catalog.tools.entries.len(), 3);
+}
+
 proptest! {
     /// Every tool and resource is found under its exposed name and no other. Nothing is lost.
     #[test]
