@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::client::modern::Draft;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
@@ -302,4 +303,29 @@ async fn f5_a_stream_that_ends_without_an_answer_fails_its_call_and_nothing_is_r
     assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(server.of("tools/call").len(), 1);
     assert!(server.seen().iter().all(|seen| seen.verb() == "POST"), "{:?}", server.methods());
+}
+
+/// The gateway does not know which member of an unknown request the header `Mcp-Name` repeats, so it passes it on.
+#[tokio::test]
+async fn srv2_an_unknown_request_keeps_its_name_header_and_gets_meta() {
+    let schema = json!({"type": "object"});
+    let server = Scripted::start(move |seen, _| match seen.method() {
+        "vendor/method" => seen.result(json!({"resultType": "complete", "x": 1})),
+        _ => seen.modern(&schema),
+    })
+    .await;
+    let gateway = gateway_of(with(http_server(server.address), "protocol", json!("modern"))).await;
+    let legacy = gateway.client_seeing("a_t").await;
+    let modern = Client::modern(gateway.address, json!({}));
+    let draft = Draft::new("vendor/method", json!({"id": "x y"})).with("mcp-name", "x y");
+    assert_eq!(modern.send_draft(&draft).await.json()["result"]["x"], 1);
+    // This request has no params.
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"vendor/method"}"#;
+    assert_eq!(legacy.post(body).await.json()["result"], json!({"x": 1}));
+    let seen = server.of("vendor/method");
+    assert_eq!(seen[0].header("mcp-name"), Some("x y"));
+    for request in &seen {
+        assert_eq!(request.header("mcp-method"), Some("vendor/method"));
+        assert_eq!(request.meta("protocolVersion"), "2026-07-28");
+    }
 }

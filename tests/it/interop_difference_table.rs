@@ -18,7 +18,7 @@ pub struct Row {
 
 const AS_NOW: &str = "as through the gateway";
 
-pub const DIFFERENCES: [Row; 21] = [
+pub const DIFFERENCES: [Row; 18] = [
     Row {
         feature: "name and version of the server",
         at: &[("handshake", "serverInfo/*"), ("*", "*/_meta/io.modelcontextprotocol/serverInfo/*")],
@@ -42,14 +42,6 @@ pub const DIFFERENCES: [Row; 21] = [
         through: "present",
         wanted: AS_NOW,
         reason: "The gateway offers further options of subscriptions (SUBX-1 to SUBX-4).",
-    },
-    Row {
-        feature: "capability `dev.goblin/metaTools`",
-        at: &[("handshake", "capabilities/experimental/dev.goblin/metaTools")],
-        direct: "absent",
-        through: "present",
-        wanted: "absent while the gateway lists no meta tools",
-        reason: "Nothing needs it then (USE-11).",
     },
     Row {
         feature: "capability for tasks",
@@ -90,14 +82,6 @@ pub const DIFFERENCES: [Row; 21] = [
         through: "absent",
         wanted: AS_NOW,
         reason: "A list joins the pages of all servers (SRV-3). Each entry keeps its own `_meta`.",
-    },
-    Row {
-        feature: "name of a tool with `.` or other characters",
-        at: &[("*", "step 1/result/*/name"), ("*", "step 3/result/*/name"), ("*", "step */_meta/dev.goblin/*")],
-        direct: "the name of the server",
-        through: "`_` in place of other characters",
-        wanted: "the name of the server",
-        reason: "Under `\"namespacing\": \"none\"` a name needs no change (D4).",
     },
     Row {
         feature: "`list_changed` without a change",
@@ -150,14 +134,6 @@ pub const DIFFERENCES: [Row; 21] = [
         through: "-32602, `RESOURCE_NOT_FOUND`",
         wanted: AS_NOW,
         reason: "The gateway does not ask a server about it (SUB-3).",
-    },
-    Row {
-        feature: "`_meta` in the result of `resources/subscribe`",
-        at: &[("subscriptions", "step 1*")],
-        direct: "absent",
-        through: "the id of the subscription",
-        wanted: "absent, unless the client declares the extension",
-        reason: "The Rust SDK rejects members in an empty result (D22).",
     },
     Row {
         feature: "unknown log level",
