@@ -8,7 +8,7 @@ use crate::harness::{Gateway, eventually, fixture_server};
 use crate::per_client::per_client;
 use crate::scrape::{metric, metric_becomes};
 use crate::sdk::reference_server;
-use crate::silent_servers::{SdkServer, script};
+use crate::silent_servers::{SdkServer, growing, script};
 use crate::support::scripted_server;
 
 /// Starts the server whose tool `unlock` registers `secret` for its own session.
@@ -113,6 +113,23 @@ async fn d21_the_first_list_of_a_client_has_the_tools_of_its_own_link() {
     let client = gateway.client().await;
     let names = client.tool_names().await;
     assert!(names.contains(&"a_echo".to_owned()) && !names.contains(&"a_tool_0001".to_owned()), "{names:?}");
+}
+
+/// The catalog of a client with own lists follows the other servers too.
+#[tokio::test]
+async fn d20_d21_a_client_with_own_lists_sees_what_a_silent_server_adds() {
+    let (server, _process) = unlock_server("stdio").await;
+    let (growing, _growing) = growing("py1", "stdio", "auto").await;
+    let gateway = Gateway::with_servers(json!({ "a": server, "b": growing })).await;
+    let client = Client::new(gateway.address).listening(json!({})).await;
+    client.await_tool("a_unlock").await;
+    client.await_tool("b_grow").await;
+    client.call_text("a_unlock", json!({})).await;
+    client.await_tool("a_secret").await;
+    client.call_text("b_grow", json!({"name": "one"})).await;
+    client.await_tool("b_one").await;
+    assert_eq!(client.call_text("b_one", json!({})).await, "one works");
+    assert_eq!(client.call_text("a_secret", json!({})).await, "the secret");
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ fn python(sdk: &str) -> String {
 }
 
 /// Starts the growing server. Returns its entry in the configuration, and its process if it serves over HTTP.
-async fn growing(sdk: &str, transport: &str, protocol: &str) -> (Value, Option<SdkServer>) {
+pub async fn growing(sdk: &str, transport: &str, protocol: &str) -> (Value, Option<SdkServer>) {
     let (program, script) = (python(sdk), script("server_growing.py"));
     if transport == "stdio" {
         return (json!({"command": program, "args": [script, "--silent", "stdio"], "protocol": protocol}), None);

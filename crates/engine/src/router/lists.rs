@@ -13,7 +13,7 @@ use goblin_config::{NamePolicy, UriPolicy};
 use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Error, Method, Request};
 
-use crate::catalog_store::Catalog;
+use crate::catalog_store::{Catalog, Source};
 use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::Caller;
@@ -111,7 +111,7 @@ impl Router {
             for lists in &lists {
                 lists.settled().await;
             }
-            self.own_published(&call.caller).await;
+            self.caught_up(&call.caller).await;
         };
         let _ = tokio::time::timeout(OWN_LISTS_TIMEOUT, fetched).await;
     }
@@ -126,15 +126,20 @@ impl Router {
         catalog.sources.iter().filter_map(|source| source.backend.hold_own(call)).collect()
     }
 
-    /// Waits until the client's catalog contains the last listings of its own links.
-    async fn own_published(&self, caller: &Caller) {
+    /// Waits until the client's catalog contains the last listings of all backends: those of its own links, and those of
+    /// the shared links.
+    async fn caught_up(&self, caller: &Caller) {
         let mut versions = self.catalogs.watch_of(caller);
-        let is_published = |backend: &Backend| {
-            backend.own_listing(caller).is_none_or(|listing| self.catalogs.contains_own(caller, &listing))
+        let is_current = |source: &Source| match source.backend.is_per_client() {
+            true => {
+                let own = source.backend.own_listing(caller);
+                own.is_none_or(|listing| self.catalogs.contains_own(caller, &listing))
+            }
+            false => Arc::ptr_eq(&source.listing, &source.backend.listing()),
         };
         loop {
             let catalog = Arc::clone(&self.catalogs.catalog_of(caller));
-            if catalog.sources.iter().all(|source| is_published(&source.backend)) || versions.changed().await.is_err() {
+            if catalog.sources.iter().all(is_current) || versions.changed().await.is_err() {
                 return;
             }
         }
@@ -154,10 +159,7 @@ impl Router {
         }
         let refreshed = async {
             join_all(refreshes).await;
-            self.catalogs.caught_up().await;
-            if self.catalogs.has_client_links() {
-                self.own_published(caller).await;
-            }
+            self.caught_up(caller).await;
         };
         let _ = tokio::time::timeout(MAX_CLIENT_WAIT, refreshed).await;
     }

@@ -24,10 +24,10 @@ const MAX_LIMIT_PAUSE: Duration = Duration::from_secs(600);
 /// The longest pauses that a server can demand with `Retry-After` and with `ttlMs`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The lists are unstable from this count on. A changed list counts more if no tool call explains it: three such
-/// refreshes in a row are enough.
-const UNSTABLE: u32 = 12;
-const UNEXPLAINED_CHANGE: u32 = 4;
+/// The lists are unstable from this count of changes in a row on. A tool call before the refresh explains a change: a
+/// server may add a tool with each call for a while. Three changes without an explanation are enough.
+const UNSTABLE: u32 = 60;
+const UNEXPLAINED_CHANGE: u32 = 20;
 
 /// The reason why a client needs a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,11 +310,14 @@ mod tests {
         fetch(&mut lists, begin, FetchChange::Unchanged);
         assert!(!lists.is_unstable());
         // Tool calls explain changes.
-        for _ in 0..11 {
+        for _ in 1..UNSTABLE {
             lists.call_ended(begin);
             fetch(&mut lists, begin, FetchChange::Changed);
+            assert!(!lists.is_unstable() && lists.request(begin, RefreshReason::List, true));
         }
-        assert!(!lists.is_unstable());
+        lists.call_ended(begin);
+        fetch(&mut lists, begin, FetchChange::Changed);
+        assert!(lists.is_unstable());
     }
 
     #[test]
