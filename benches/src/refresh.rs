@@ -44,7 +44,13 @@ pub async fn measure(workspace: &Workspace) -> Result<Option<RefreshCost>> {
         (format!("s{number}"), json!({ "command": this, "args": ["pipe", "--tools", TOOLS.to_string()] }))
     };
     let servers: Map<_, _> = (0..SERVERS).map(server).collect();
-    let config = json!({ "gateway": { "port": 0 }, "metaTools": false, "mcpServers": servers });
+    let config = json!({
+        "gateway": { "port": 0 },
+        "policies": { "pageSize": SERVERS * TOOLS },
+        "exposure": "all",
+        "metaTools": false,
+        "mcpServers": servers,
+    });
     let Some(goblin) = workspace.goblin(&config)? else { return Ok(None) };
     let mut waited = Duration::ZERO;
     while listed_tools(&goblin).await? < SERVERS * TOOLS {
