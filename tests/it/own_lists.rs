@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::per_client::per_client;
+use crate::per_client::{await_listed, per_client};
 use crate::scrape::{metric, metric_becomes};
 use crate::sdk::reference_server;
 use crate::silent_servers::{SdkServer, growing, script};
@@ -109,8 +109,9 @@ async fn d21_the_first_list_of_a_client_has_the_tools_of_its_own_link() {
     let mark = scratch.path().join("first");
     let server = per_client(scripted_server(&format!(r#"set -- '{}' "$@"; {script}"#, mark.display()), &[]));
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
-    gateway.client().await.await_tool("a_echo").await;
+    await_listed(&gateway).await;
     let client = gateway.client().await;
+    client.await_tool("a_echo").await;
     let names = client.tool_names().await;
     assert!(names.contains(&"a_echo".to_owned()) && !names.contains(&"a_tool_0001".to_owned()), "{names:?}");
 }

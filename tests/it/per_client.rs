@@ -43,7 +43,7 @@ async fn gateway_of(server: Value) -> Gateway {
 }
 
 /// Waits until the shared connection has listed the server. No client lists, so none has a connection of its own.
-async fn await_listed(gateway: &Gateway) {
+pub async fn await_listed(gateway: &Gateway) {
     metric_becomes(&Client::new(gateway.address), r#"goblin_backend_up{server_id="a"}"#, 1).await;
 }
 
@@ -258,8 +258,8 @@ async fn a_failed_start_is_reported_with_its_cause_and_opens_the_breaker() {
         r#"if [ -e "$0.first" ]; then echo sorry >&2; echo $$ >>"$0.later"; exit 7; fi; : >"$0.first"; exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));
-    let gateway = gateway_of(server).await;
-    let client = gateway.client_seeing("a_echo").await;
+    let gateway = listed_gateway(server).await;
+    let client = gateway.client().await;
     let began = std::time::Instant::now();
     let mut rejected = Vec::new();
     for _ in 0..30 {
