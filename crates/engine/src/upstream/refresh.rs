@@ -81,6 +81,12 @@ pub(crate) struct RefreshSchedule {
     called: Option<Instant>,
     /// The time of the refresh that a client waits for.
     requested: Option<Instant>,
+    /// Whether only unknown names request that refresh, or the fetch in progress.
+    is_for_miss: bool,
+    /// The last refresh for unknown names that found no change, and the pause after it. A client that guesses names
+    /// must not wait for a refresh each time.
+    last_miss: Option<Instant>,
+    miss_pause: Duration,
     /// Whether a tool call preceded the fetch in progress.
     is_explained: bool,
     is_first: bool,
@@ -105,6 +111,9 @@ impl RefreshSchedule {
             not_before: now,
             called: None,
             requested: None,
+            is_for_miss: false,
+            last_miss: None,
+            miss_pause: MIN_PAUSE,
             is_explained: false,
             is_first: true,
             is_failing: false,
@@ -147,6 +156,14 @@ impl RefreshSchedule {
         }
         let has_effect = change == FetchChange::Changed && !self.is_unstable();
         let max = if change == FetchChange::TooLarge { MAX_LIMIT_PAUSE } else { self.interval };
+        match (change, std::mem::take(&mut self.is_for_miss)) {
+            (FetchChange::Unchanged, true) => {
+                self.last_miss = Some(self.last_start);
+                self.miss_pause = (self.miss_pause * 2).min(self.interval).max(MIN_PAUSE);
+            }
+            (FetchChange::Changed, _) => self.miss_pause = MIN_PAUSE,
+            _ => {}
+        }
         self.pause = match has_effect || is_first && !self.is_failing {
             true => MIN_PAUSE,
             false => (self.pause * 2).min(max).max(MIN_PAUSE),
@@ -164,14 +181,17 @@ impl RefreshSchedule {
         if !is_urgent && is_recent {
             return false;
         }
+        let is_guess = reason == RefreshReason::Miss && !was_called;
         let due = match is_urgent && !self.is_held_back() {
             true => self.last_refresh.map_or(now, |refresh| refresh + MIN_PAUSE),
             false => self.last_start + self.pause,
         };
-        let due = due.max(self.not_before);
+        let after_guess = self.last_miss.filter(|_| is_guess).map_or(now, |miss| miss + self.miss_pause);
+        let due = due.max(self.not_before).max(after_guess);
         if due > now + MAX_CLIENT_WAIT {
             return false;
         }
+        self.is_for_miss = is_guess && (self.requested.is_none() || self.is_for_miss);
         self.requested = Some(self.requested.map_or(due, |requested| requested.min(due)));
         true
     }
@@ -293,6 +313,25 @@ mod tests {
             lists.call_ended(begin);
             assert_eq!(lists.next_due(), begin + SECOND, "a change ends the backoff");
         }
+    }
+
+    #[test]
+    fn d20_a_client_that_guesses_names_does_not_wait_each_time() {
+        let begin = Instant::now();
+        let mut lists = schedule(begin);
+        let miss = |lists: &mut RefreshSchedule, now| lists.request(now, RefreshReason::Miss, false);
+        let mut now = begin;
+        for pause in [2, 4, 8] {
+            assert!(miss(&mut lists, now));
+            fetch(&mut lists, now, FetchChange::Unchanged);
+            assert!(!miss(&mut lists, now), "the next refresh is {pause} s away");
+            assert!(lists.request(now, RefreshReason::Miss, true), "a call may have added the name");
+            fetch(&mut lists, now, FetchChange::Unchanged);
+            now += pause * SECOND;
+        }
+        assert!(miss(&mut lists, now));
+        fetch(&mut lists, now, FetchChange::Changed);
+        assert!(miss(&mut lists, now), "a change ends the backoff");
     }
 
     #[test]
