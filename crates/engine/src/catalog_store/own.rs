@@ -1,6 +1,6 @@
 //! The catalogs of clients with links of their own (D21).
 //!
-//! A client's own link may list other entries than the shared link. Such a client has a slot of its own here. Clients
+//! A client's own link may list other entries than the shared link. The client then has a slot of its own here. Clients
 //! whose lists are equal share one catalog. A client keeps its last own listing while its link is lost.
 
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 const CALL_DELAY: Duration = Duration::from_secs(1);
 /// The age from which on a listing is fetched again when a client lists.
 const MAX_LISTING_AGE: Duration = Duration::from_secs(5);
-/// The longest pause after a list that exceeds a limit. Such a list may cost thousands of requests.
+/// The longest pause after a list that exceeds a limit. One fetch of that list may cost thousands of requests.
 const MAX_LIMIT_PAUSE: Duration = Duration::from_secs(600);
 /// The longest pauses that a server can demand with `Retry-After` and with `ttlMs`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
