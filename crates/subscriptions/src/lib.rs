@@ -74,7 +74,8 @@ pub struct Subscription<S> {
     pub name: Arc<ResourceName>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
-    /// Whether the backend did not offer the resource when the client subscribed. The gateway never reports that resource as deleted.
+    /// Whether the backend did not offer the resource when the client subscribed. The gateway never reports that resource
+    /// as deleted.
     pub is_forwarded: bool,
     pub counts: Arc<DeliveryCounts>,
     /// `None` if the client set none of the gateway's options.
