@@ -165,6 +165,11 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Reports whether the value is this string.
+    pub(crate) fn is_text(&self, text: &str) -> bool {
+        matches!(self.value, Value::StringLit(literal) if literal.value == text)
+    }
+
     /// Reads a string and expands `${VAR}`. Rejects NUL, because the string is passed to a process or a system call.
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;

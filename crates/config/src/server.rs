@@ -11,8 +11,8 @@ use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
 use crate::schema::ObjectKeys;
 use crate::{
-    Files, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, lists, roots, rules, sharing,
-    transport,
+    Files, HttpKind, Namespacing, Protocol, Server, ServerId, Sharing, Transport, inherit, lists, roots, rules,
+    sharing, transport,
 };
 
 /// The length limit of a prefix. Longer names would be cut anyway.
@@ -20,11 +20,12 @@ const MAX_PREFIX_LENGTH: usize = 64;
 /// The shortest poll interval. A shorter one would keep the server busy with reads alone.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+const MATCH_CLIENT: &str = "match-client";
 pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
     ("auto", Protocol::Auto),
     ("legacy", Protocol::Legacy),
     ("modern", Protocol::Modern),
-    ("match-client", Protocol::Auto),
+    (MATCH_CLIENT, Protocol::Auto),
 ];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
@@ -92,6 +93,9 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     let mut server = Server::new(name, unknown, namespacing.clone());
     section.set(&mut server.protocol, "protocol", |field| protocol(field, transport.as_ref()));
     server.session = sharing::session(&section, transport.as_ref());
+    if server.session == Sharing::Shared && matches!(transport, Some(Transport::Stdio { .. })) {
+        warn_of_one_process(&section);
+    }
     section.set(&mut server.declare, "declare", sharing::declare);
     section.set(&mut server.roots, "roots", roots::roots);
     section.set(&mut server.max_clients, "maxClients", Field::count);
@@ -121,6 +125,14 @@ fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol
     let fault = || Fault::new(format!("a server of type {kind} has no version without a handshake"));
     let is_wrong = protocol == Protocol::Modern;
     field.accept(if is_wrong { Err(fault().cure("use \"auto\" or \"legacy\"")) } else { Ok(protocol) })
+}
+
+/// Warns if `protocol` requests a second connection to a stdio server that clients share (D17).
+fn warn_of_one_process(section: &Section<'_>) {
+    if let Some(field) = section.get("protocol").filter(|field| field.is_text(MATCH_CLIENT)) {
+        let fault = Fault::new("a stdio server has one process, which serves the clients of both eras in one of them");
+        field.warning(fault.cure("use \"auto\", or add \"session\": \"per-client\""));
+    }
 }
 
 /// Reads `enabled`, or `disabled`, its opposite in the files of other clients.

@@ -340,6 +340,25 @@ fn problems_of_a_server_entry_are_reported() {
 }
 
 #[test]
+fn d17_a_stdio_server_that_should_match_each_client_gives_a_warning() {
+    let warnings = |members: &str| {
+        let text = format!("{{ \"mcpServers\": {{\n\"a\": {{\n{members}\n}} }} }}");
+        let loaded = parse(&text, &origin(), &environment).unwrap();
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let expected = "goblin.json:3:29: mcpServers.a.protocol: a stdio server has one process, which serves the clients \
+                    of both eras in one of them, use \"auto\", or add \"session\": \"per-client\"";
+    assert_eq!(warnings(r#""command": "x", "protocol": "match-client""#), [expected]);
+    for accepted in [
+        r#""command": "x", "protocol": "auto""#,
+        r#""command": "x", "protocol": "match-client", "session": "per-client""#,
+        r#""url": "http://x", "protocol": "match-client""#,
+    ] {
+        assert_eq!(warnings(accepted), [""; 0], "{accepted}");
+    }
+}
+
+#[test]
 fn problems_of_session_sharing_are_reported() {
     let no_effect = "a.maxClients: has no effect while all clients share the connection, \
                      remove it or add \"session\": \"per-client\"";
