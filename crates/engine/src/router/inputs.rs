@@ -43,9 +43,9 @@ impl Router {
         let has_server_requests =
             backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_server_requests());
         let Some(at) = params.request_state else {
-            // A modern backend may send no state. A legacy backend keeps the call open instead, so a request without a
-            // state is stale.
-            return if has_server_requests { Err(Error::StaleState) } else { Ok(()) };
+            // A modern backend may send no state. A legacy backend keeps the call open, and its state names that call.
+            let missing = "inputResponses need the requestState of the result that requested them";
+            return if has_server_requests { Err(Error::InvalidParams(missing.to_owned())) } else { Ok(()) };
         };
         let token = json::string(text, at).ok_or(Error::StaleState)?;
         match self.states.open(&token, caller, request)? {
