@@ -30,7 +30,20 @@ export const world = {
   listeners: new Set(),
   /** What `notifications/test/note` brought. */
   notes: [],
+  /** The requests for the notes that came before the first note. */
+  waiting: [],
 };
+
+export function takeNote(note) {
+  world.notes.push(note);
+  for (const resolve of world.waiting.splice(0)) resolve();
+}
+
+/** The SDK may handle a request before the note that came first, so the answer waits for a note. */
+async function notes() {
+  if (world.notes.length === 0) await new Promise((resolve) => world.waiting.push(resolve));
+  return { notes: world.notes };
+}
 
 function changed(change) {
   for (const listener of world.listeners) listener(change);
@@ -61,7 +74,7 @@ export function answer(method, params, context) {
       if (params?.error !== undefined) throw context.error(params.error);
       return { echo: params?.value ?? null, meta: labels(params?._meta), _meta: { "test/label": "echo" } };
     case "test/notes":
-      return { notes: world.notes };
+      return notes();
   }
 }
 

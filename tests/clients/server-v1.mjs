@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 
 import { tool } from "./lib.mjs";
-import { answer, bodyOf, listen, parseArguments, sessionful, text, world, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
+import { answer, bodyOf, listen, parseArguments, sessionful, takeNote, text, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
 
 const { Server } = tool("@modelcontextprotocol/sdk/server/index.js");
 const { SSEServerTransport } = tool("@modelcontextprotocol/sdk/server/sse.js");
@@ -74,7 +74,7 @@ function newServer() {
     return answer(request.method, request.params, contextOf(request, extra, session));
   };
   server.fallbackNotificationHandler = async ({ method, params }) => {
-    if (method === CUSTOM_NOTIFICATION) world.notes.push(params ?? null);
+    if (method === CUSTOM_NOTIFICATION) takeNote(params ?? null);
   };
   server.setRequestHandler(types.SubscribeRequestSchema, ({ params }) => session.subscribe(params));
   server.setRequestHandler(types.UnsubscribeRequestSchema, ({ params }) => session.unsubscribe(params));

@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 
 import { tool } from "./lib.mjs";
-import { answer, bodyOf, listen, parseArguments, sessionful, text, world, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
+import { answer, bodyOf, listen, parseArguments, sessionful, takeNote, text, world, CAPABILITIES, CUSTOM_METHODS, CUSTOM_NOTIFICATION, INFO, INSTRUCTIONS, METHODS, Session } from "./server-lib.mjs";
 
 const { createMcpHandler, isLegacyRequest, ProtocolError, Server } = tool("@modelcontextprotocol/server");
 const { serveStdio, StdioServerTransport } = tool("@modelcontextprotocol/server/stdio");
@@ -67,7 +67,7 @@ function newServer(era) {
     return handle(request, context);
   };
   server.fallbackNotificationHandler = async ({ method, params }) => {
-    if (method === CUSTOM_NOTIFICATION) world.notes.push(params ?? null);
+    if (method === CUSTOM_NOTIFICATION) takeNote(params ?? null);
   };
   if (era === "modern") {
     serveTasks(server);

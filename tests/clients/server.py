@@ -4,6 +4,7 @@ Like client.py it is not ours where it matters: the SDK frames, negotiates and c
 the rest in server_sdk1.py and server_sdk2.py. README.md in this directory describes the arguments.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -44,6 +45,11 @@ class World:
         self.grown = []
         self.calls = {}  # by key: how many calls of `slow` have been started, cancelled
         self.notes = []  # what NOTE brought
+        self.noted = asyncio.Event()
+
+    def take_note(self, note):
+        self.notes.append(note)
+        self.noted.set()
 
     def tools(self):
         return CATALOG["tools"] + self.grown
@@ -139,9 +145,11 @@ def labels(meta):
     return {key: value for key, value in (meta or {}).items() if key.startswith("test/")}
 
 
-def custom(world, method, params):
+async def custom(world, method, params):
     """The answer to a method that is not of the protocol."""
     if method == "test/notes":
+        # The SDK may handle a request before the note that came first.
+        await world.noted.wait()
         return {"notes": world.notes}
     if "error" in params:
         raise Failure(params["error"])

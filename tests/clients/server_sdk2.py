@@ -221,7 +221,7 @@ async def complete(_context, params):
 def answering(method):
     async def answer(_context, params):
         try:
-            return custom(world, method, {**(params.model_extra or {}), "_meta": params.meta or {}})
+            return await custom(world, method, {**(params.model_extra or {}), "_meta": params.meta or {}})
         except Failure as error:
             raise failing(error) from error
 
@@ -229,7 +229,7 @@ def answering(method):
 
 
 async def take_note(_context, params):
-    world.notes.append(params.model_extra or None)
+    world.take_note(params.model_extra or None)
 
 
 async def set_logging_level(context, params):

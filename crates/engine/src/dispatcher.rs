@@ -26,7 +26,7 @@ use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
-use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response, UnknownCapabilities};
+use goblin_wire::{Dialect, Era, Error, Limit, Method, Notification, Request, Response, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::{Call, Reply};
@@ -36,7 +36,7 @@ use crate::client::sessions::{SessionPermit, Sessions};
 use crate::dispatcher::recorder::{CallRecord, CallRecorder};
 use crate::dispatcher::suspended::SuspendedCalls;
 use crate::router::lists::requested_list;
-use crate::router::{Router, sole_server};
+use crate::router::{NotificationSender, Router, sole_server};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -301,7 +301,7 @@ impl Dispatcher {
         }
     }
 
-    /// Handles a notification of a session. Ignores unknown notifications.
+    /// Handles a notification of a session.
     pub fn handle_notification(&self, session: &Client, notification: &Notification) {
         match notification.method {
             Method::Progress => {
@@ -312,14 +312,10 @@ impl Dispatcher {
                     session.calls.cancel(&id, &reason);
                 }
             }
-            // These concern the client alone or are unknown. Forward them to the backends that have a link for this
-            // client alone. An unknown one may also pass a shared link if only one server can be its receiver.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
-                if let Some(id) = session.session {
-                    let backends = self.router.catalogs.backends();
-                    backends.iter().for_each(|backend| backend.notify_own_link(id, notification.raw.bytes()));
-                }
-                self.router.forward_notification(session.profile.as_ref(), notification);
+                let (session, profile) = (session.session, session.profile.as_ref());
+                let sender = NotificationSender { session, profile, era: Era::Legacy };
+                self.router.forward_notification(sender, notification);
             }
             _ => {}
         }

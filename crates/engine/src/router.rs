@@ -32,11 +32,11 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
+use goblin_wire::{Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
-use crate::client::caller::Caller;
+use crate::client::caller::{Caller, SessionId};
 use crate::router::inputs::Exchange;
 use crate::router::lists::requested_list;
 use crate::router::state::RequestStateCipher;
@@ -108,6 +108,13 @@ impl RouteTarget {
             RouteTarget::Prompt(_) | RouteTarget::Uri(_) | RouteTarget::Other => None,
         }
     }
+}
+
+/// The sender of a client's notification.
+pub(crate) struct NotificationSender<'a> {
+    pub session: Option<SessionId>,
+    pub profile: Option<&'a ProfileName>,
+    pub era: Era,
 }
 
 /// Routes the requests of all clients. It owns the tasks and the request states.
@@ -247,13 +254,22 @@ impl Router {
         sole_server(&catalog).map(|source| Arc::clone(&catalog.source(source).backend))
     }
 
-    /// Forwards a notification with an unknown method over the shared link of the only server. Its receiver is certain,
-    /// and a server that shares a link among clients treats them as one anyway.
-    pub(crate) fn forward_notification(&self, profile: Option<&ProfileName>, notification: &Notification) {
-        if matches!(notification.method, Method::Other(_))
-            && let Some(backend) = self.sole_backend(profile)
-        {
-            backend.notify_shared_link(notification.raw.bytes());
+    /// Forwards a notification that concerns the client alone, or has an unknown method, over the client's own links. An
+    /// unknown one also passes the shared link of the only server: its receiver is certain, and a server that shares a
+    /// link among clients treats them as one anyway.
+    pub(crate) fn forward_notification(&self, sender: NotificationSender<'_>, notification: &Notification) {
+        let NotificationSender { session, profile, era } = sender;
+        let is_unknown = matches!(notification.method, Method::Other(_));
+        // The modern era defines no such notification.
+        if era == Era::Modern && !is_unknown {
+            return;
+        }
+        if let Some(session) = session {
+            let backends = self.catalogs.backends();
+            backends.iter().for_each(|backend| backend.notify_own_link(session, notification.raw.bytes()));
+        }
+        if let Some(backend) = self.sole_backend(profile).filter(|_| is_unknown) {
+            backend.notify_shared_link(era, notification.raw.bytes());
         }
     }
 

@@ -11,7 +11,7 @@ use goblin_telemetry::Observe;
 use goblin_wire::json::Pieces;
 use goblin_wire::modern::is_stateless;
 use goblin_wire::params::cancelled;
-use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notification, Request};
+use goblin_wire::{Dialect, Era, Error, MalformedMessage, Message, Method, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -22,6 +22,7 @@ use crate::client::sessions::{Presence, SessionPermit};
 use crate::dispatcher::listening::ListenSubscription;
 use crate::dispatcher::stateless::{StatelessClient, check_meta, check_version};
 use crate::dispatcher::{Begun, CANCELLED, Dispatcher};
+use crate::router::NotificationSender;
 
 pub(crate) struct DuplexClient {
     dispatcher: Arc<Dispatcher>,
@@ -152,7 +153,14 @@ impl DuplexClient {
         {
             return MessageOutcome::Nothing;
         }
-        let Some(session) = self.session() else { return MessageOutcome::Nothing };
+        let Some(session) = self.session() else {
+            if let Some(stateless) = &self.stateless {
+                let (session, profile) = (stateless.session, self.profile.as_ref());
+                let sender = NotificationSender { session, profile, era: Era::Modern };
+                self.dispatcher.router.forward_notification(sender, notification);
+            }
+            return MessageOutcome::Nothing;
+        };
         self.dispatcher.handle_notification(&session, notification);
         if notification.method == Method::Initialized {
             MessageOutcome::Initialized(session)

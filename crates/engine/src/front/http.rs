@@ -38,6 +38,7 @@ use crate::front::request::{
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{CallEvents, ListChanges, ResumedCall, SessionStream, into_events};
+use crate::router::NotificationSender;
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
@@ -322,10 +323,15 @@ impl HttpFront {
                     Begun::Pending(pending) => self.respond(pending, accepted).await,
                 })
             }
-            // Versions without sessions define no client notifications over HTTP. Accept and ignore them.
-            Message::Notification(_)
+            // Versions without sessions define no client notifications over HTTP. An unknown one may belong to an
+            // extension. All others are ignored.
+            Message::Notification(notification)
                 if has_stateless_version(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
             {
+                if has_stateless_version(&parts.headers) {
+                    let sender = NotificationSender { session: None, profile: self.profile.as_ref(), era: Era::Modern };
+                    self.dispatcher.router.forward_notification(sender, &notification);
+                }
                 Ok(empty(StatusCode::ACCEPTED))
             }
             Message::Notification(notification) => {

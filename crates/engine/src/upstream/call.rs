@@ -17,7 +17,7 @@ use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::mirrored::HeaderSource;
-use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
+use goblin_wire::{Dialect, Era, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
@@ -200,13 +200,13 @@ impl Backend {
         }
     }
 
-    /// Forwards a client's notification over the shared link, in the background. Does nothing if each client has its own
-    /// link, or if the link is not connected.
-    pub(crate) fn notify_shared_link(&self, notification: &Bytes) {
+    /// Forwards a notification of a client of `era` over the shared link, in the background. Does nothing if each client
+    /// has its own link, or if the link is not connected.
+    pub(crate) fn notify_shared_link(&self, era: Era, notification: &Bytes) {
         let shared = self.shared.link().filter(|_| self.client_links().is_none());
         // The calls of a client with a handshake use the second link, if there is one.
-        let second =
-            self.links.as_ref().filter(|links| links.has_calls_only()).map(|links| links.calls_only(&self.shared));
+        let links = self.links.as_ref().filter(|links| era == Era::Legacy && links.has_calls_only());
+        let second = links.map(|links| links.calls_only(&self.shared));
         let Some(link) = second.and_then(|slot| slot.link()).or(shared) else { return };
         let (notification, events) = (notification.clone(), Arc::clone(&self.events));
         let mut sent = Box::pin(async move {
