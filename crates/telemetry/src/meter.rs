@@ -13,6 +13,8 @@ use std::time::Duration;
 use goblin_wire::{Method, Mime};
 use parking_lot::Mutex;
 
+use crate::cleaned;
+
 /// The upper bounds of the duration buckets in milliseconds. They range from a call over loopback to a slow tool.
 pub(crate) const BOUNDS: [f64; 15] =
     [0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0, 60_000.0, 300_000.0];
@@ -124,12 +126,14 @@ impl Default for Durations {
 }
 
 impl Meter {
-    /// Returns the counters of a tool, given its native name.
+    /// Returns the counters of a tool, given its native name. Names with the same visible characters share them, because
+    /// two series must not have the same labels.
     pub fn tool(&self, native: &str) -> Arc<OutcomeCounts> {
+        let name = cleaned(native);
         let mut tools = self.tools.lock();
-        let is_known = tools.contains_key(native);
-        let has_room = native.len() <= MAX_TOOL_NAME && tools.len() < MAX_COUNTED_TOOLS;
-        let name = if is_known || has_room { native } else { OTHERS };
+        let is_known = tools.contains_key(&*name);
+        let has_room = name.len() <= MAX_TOOL_NAME && tools.len() < MAX_COUNTED_TOOLS;
+        let name = if is_known || has_room { &*name } else { OTHERS };
         Arc::clone(tools.entry(name.into()).or_default())
     }
 

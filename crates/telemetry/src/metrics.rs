@@ -15,7 +15,6 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelValue, NoLabelSe
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::clean;
 use crate::meter::{Durations, Meter, MethodLabel, ReadStatus, RequestOutcome};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -184,7 +183,7 @@ impl Reading {
         let calls = tools.flat_map(|(server, (tool, counts))| {
             RequestOutcome::ALL.iter().map(move |outcome| {
                 let (server, label) = (server.id.to_string(), outcome.as_str().to_owned());
-                let labels = [("server_id", server), ("tool", clean(&tool)), ("outcome", label)];
+                let labels = [("server_id", server), ("tool", tool.to_string()), ("outcome", label)];
                 (labels, counts.get(*outcome))
             })
         });
@@ -307,7 +306,9 @@ mod tests {
         meter.count_outcome(MethodLabel::ToolsCall, RequestOutcome::Ok);
         meter.record_duration(MethodLabel::ToolsCall, Duration::from_millis(3));
         meter.count_read(Mime::Plain, ReadStatus::Failure);
+        // Both names have the same label.
         meter.tool("say\u{202e}\"hi").add(RequestOutcome::Error);
+        meter.tool("say\"hi").add(RequestOutcome::Error);
         meter.tool("unused");
         let id = ServerId::new("a \"b\\").expect("any printable id");
         let text =
@@ -324,7 +325,7 @@ mod tests {
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="ready"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="failed"} 0"#,
-            r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 1"#,
+            r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 2"#,
             r#"mcp_resource_updates_total{outcome="coalesced"} 6"#,
             r#"goblin_list_pages_total{source="ready"} 9"#,
             "goblin_updates_waiting 1",
