@@ -48,7 +48,6 @@ async fn a_request_state_is_valid_once_and_only_for_its_own_call() {
         wrong(|it| it["requestState"] = json!("")),
         wrong(|it| it["requestState"] = json!(null)),
         wrong(|it| it["requestState"] = json!({})),
-        wrong(|it| drop(it.as_object_mut().expect("an object").remove("requestState"))),
         wrong(|it| it["arguments"]["more"] = json!(1)),
         wrong(|it| it["arguments"]["params"]["message"] = json!("n")),
         wrong(|it| it["name"] = json!("a_echo")),
@@ -56,6 +55,11 @@ async fn a_request_state_is_valid_once_and_only_for_its_own_call() {
     ] {
         assert_stale(&scene.client.request("tools/call", params).await);
     }
+    let without = wrong(|it| drop(it.as_object_mut().expect("an object").remove("requestState")));
+    let missing = scene.client.request("tools/call", without).await;
+    assert_eq!(missing["error"]["code"], -32602, "{missing}");
+    let expected = "invalid params: inputResponses need the requestState of the result that requested them";
+    assert_eq!(missing["error"]["message"], expected);
     let mut other = good.clone();
     other["uri"] = json!("a+note:///alpha");
     for method in ["resources/read", "prompts/get"] {
