@@ -18,6 +18,9 @@ pub struct Row {
 
 const AS_NOW: &str = "as through the gateway";
 
+/// The feature whose difference must not occur if the client has a connection of its own.
+pub const OF_SHARING: &str = "roots";
+
 pub const DIFFERENCES: [Row; 18] = [
     Row {
         feature: "name and version of the server",
@@ -144,7 +147,7 @@ pub const DIFFERENCES: [Row; 18] = [
         reason: "The gateway keeps the level of each client, since clients share a server.",
     },
     Row {
-        feature: "roots",
+        feature: OF_SHARING,
         at: &[("roots", "step 1/result/*"), ("messages", "roots/list")],
         direct: "the server gets the roots of the client",
         through: "the server gets -32601, or the roots of the configuration",
@@ -196,6 +199,7 @@ Some behaviour depends on the number of clients and servers:
 
 - **Unknown methods.** A request or notification with a method that no version defines goes to the server, if the client
   sees exactly one. With several servers the request gets -32601. The same holds for unknown capabilities of a server.
+  A notification of a 2026-07-28 client over HTTP names no client, so it passes a shared connection only.
 - **Messages without a call.** Clients may share one connection to a server. A log message, notification or request that
   belongs to no open call goes to the client only if no other client ever used the connection. Otherwise a log message
   goes to the gateway's log and a request is rejected. `\"session\": \"per-client\"` gives each client its own connection.

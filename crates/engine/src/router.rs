@@ -269,7 +269,7 @@ impl Router {
             backends.iter().for_each(|backend| backend.notify_own_link(session, notification.raw.bytes()));
         }
         if let Some(backend) = self.sole_backend(profile).filter(|_| is_unknown) {
-            backend.notify_shared_link(era, notification.raw.bytes());
+            backend.notify_shared_link(era, notification);
         }
     }
 

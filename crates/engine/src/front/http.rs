@@ -328,10 +328,8 @@ impl HttpFront {
             Message::Notification(notification)
                 if has_stateless_version(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
             {
-                if has_stateless_version(&parts.headers) {
-                    let sender = NotificationSender { session: None, profile: self.profile.as_ref(), era: Era::Modern };
-                    self.dispatcher.router.forward_notification(sender, &notification);
-                }
+                let sender = NotificationSender { session: None, profile: self.profile.as_ref(), era: Era::Modern };
+                self.dispatcher.router.forward_notification(sender, &notification);
                 Ok(empty(StatusCode::ACCEPTED))
             }
             Message::Notification(notification) => {

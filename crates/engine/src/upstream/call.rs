@@ -17,7 +17,7 @@ use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::mirrored::HeaderSource;
-use goblin_wire::{Dialect, Era, Error, Id, Method, Outcome, Response};
+use goblin_wire::{Dialect, Era, Error, Id, Method, Notification, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
@@ -202,7 +202,7 @@ impl Backend {
 
     /// Forwards a notification of a client of `era` over the shared link, in the background. Does nothing if each client
     /// has its own link, or if the link is not connected.
-    pub(crate) fn notify_shared_link(&self, era: Era, notification: &Bytes) {
+    pub(crate) fn notify_shared_link(&self, era: Era, notification: &Notification) {
         let shared = self.shared.link().filter(|_| self.client_links().is_none());
         // The calls of a client with a handshake use the second link, if there is one.
         let links = self.links.as_ref().filter(|links| era == Era::Legacy && links.has_calls_only());
@@ -210,7 +210,7 @@ impl Backend {
         let Some(link) = second.and_then(|slot| slot.link()).or(shared) else { return };
         let (notification, events) = (notification.clone(), Arc::clone(&self.events));
         let mut sent = Box::pin(async move {
-            if link.notify(notification).await.is_err() {
+            if link.forward_notification(&notification).await.is_err() {
                 events.emit(&Event::ReplyDropped { server: events.server() });
             }
         });

@@ -168,8 +168,8 @@ impl HttpLink {
         parse_answer(id, body, &self.shared.peer.inbound)
     }
 
-    pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
-        let response = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.post(body)).await;
+    pub async fn notify(&self, body: Bytes, headers: MirrorHeaders) -> Result<(), LinkError> {
+        let response = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.post_with(body, headers)).await;
         let response = response.map_err(|_| {
             LinkError::Protocol(format!("it did not accept a notification within {BACKGROUND_TIMEOUT:?}"))
         })??;

@@ -14,7 +14,7 @@ use goblin_config::Server;
 use goblin_wire::json::{self, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirrored::{self, HeaderSource, MirrorHeaders};
-use goblin_wire::{Dialect, Hello, Id, Method, Outcome, Response, trace};
+use goblin_wire::{Dialect, Hello, Id, Method, Notification, Outcome, Response, trace};
 use tokio::sync::watch;
 
 use crate::client::call::Call;
@@ -209,9 +209,22 @@ impl Link {
         match &self.wire {
             LinkTransport::Stdio(link) => link.notify(body).await,
             LinkTransport::Http(_) if !self.dialect().has_handshake() => Ok(()),
-            LinkTransport::Http(link) => link.notify(body).await,
+            LinkTransport::Http(link) => link.notify(body, MirrorHeaders::new()).await,
             LinkTransport::Sse(link) => link.notify(body).await,
             LinkTransport::Files(_) => Ok(()),
+        }
+    }
+
+    /// Forwards a client's notification that the protocol does not define. Other than [`Link::notify`], it sends the
+    /// notification over HTTP in every version.
+    pub async fn forward_notification(&self, notification: &Notification) -> Result<(), LinkError> {
+        let body = notification.raw.bytes().clone();
+        match &self.wire {
+            LinkTransport::Http(link) => {
+                let headers = self.headers(HeaderSource { method: &notification.method, name: None, mirrors: None });
+                link.notify(body, headers).await
+            }
+            _ => self.notify(body).await,
         }
     }
 
