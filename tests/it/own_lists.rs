@@ -127,8 +127,16 @@ async fn d20_d21_a_client_with_own_lists_sees_what_a_silent_server_adds() {
     client.await_tool("b_grow").await;
     client.call_text("a_unlock", json!({})).await;
     client.await_tool("a_secret").await;
-    client.call_text("b_grow", json!({"name": "one"})).await;
-    client.await_tool("b_one").await;
+    // The first list after a call has the new tool. The gateway counts the lists for which it could not wait.
+    let outdated = r#"goblin_events_total{kind="lists_outdated"}"#;
+    for name in ["one", "two", "three", "four", "five", "six"] {
+        let before = metric(&client, outdated).await;
+        client.call_text("b_grow", json!({"name": name})).await;
+        let tool = format!("b_{name}");
+        let is_listed = client.tool_names().await.contains(&tool);
+        assert!(is_listed || metric(&client, outdated).await > before, "{tool} is missing");
+    }
+    client.await_tool("b_six").await;
     assert_eq!(client.call_text("b_one", json!({})).await, "one works");
     assert_eq!(client.call_text("a_secret", json!({})).await, "the secret");
 }

@@ -80,6 +80,10 @@ pub enum Event<'a> {
         method: &'a str,
         reason: &'a str,
     },
+    /// A client got the lists that are known, because newer ones did not come in time.
+    ListsOutdated {
+        waited: Duration,
+    },
     /// The stream of change notifications from a backend ended. The gateway opens it again.
     ListenLost {
         server: &'a str,
@@ -344,6 +348,7 @@ kinds!(
     ToolOmitted "tool_omitted" Warn,
     SchemaTooLarge "schema_too_large" Warn,
     BackendListFailed "backend_list_failed" Warn,
+    ListsOutdated "lists_outdated" Debug,
     ListenLost "listen_lost" Debug,
     ListenFailed "listen_failed" Warn,
     ClientLinkOpened "client_link_opened" Debug,

@@ -132,6 +132,10 @@ impl<'a> LogRecord<'a> {
                     .with(LogField::Method, method)
                     .with(LogField::Reason, reason)
             }
+            Event::ListsOutdated { waited } => {
+                let message = "a backend needs long to list its entries; the client got the last lists";
+                record(message).with(LogField::Took, waited)
+            }
             Event::ListenLost { server, reason } => {
                 let message = "the event stream of the backend ended; goblin opens it again";
                 record(message).with(LogField::Server, server).with(LogField::Reason, reason)

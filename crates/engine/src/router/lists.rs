@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use goblin_catalog::listing::List;
 use goblin_config::{NamePolicy, UriPolicy};
+use goblin_telemetry::Event;
 use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Error, Method, Request};
 
@@ -113,7 +114,7 @@ impl Router {
             }
             self.caught_up(&call.caller).await;
         };
-        let _ = tokio::time::timeout(OWN_LISTS_TIMEOUT, fetched).await;
+        self.wait_at_most(OWN_LISTS_TIMEOUT, fetched).await;
     }
 
     /// Keeps the client's own links connected for a notification stream, and gives the client its own catalog.
@@ -161,7 +162,14 @@ impl Router {
             join_all(refreshes).await;
             self.caught_up(caller).await;
         };
-        let _ = tokio::time::timeout(MAX_CLIENT_WAIT, refreshed).await;
+        self.wait_at_most(MAX_CLIENT_WAIT, refreshed).await;
+    }
+
+    /// Waits for newer lists. The client gets those that are known if the time is over.
+    async fn wait_at_most(&self, limit: Duration, lists: impl Future<Output = ()>) {
+        if tokio::time::timeout(limit, lists).await.is_err() {
+            self.observe.emit(&Event::ListsOutdated { waited: limit });
+        }
     }
 
     /// Brings the lists up to date that may have a missing entry: those of the servers that its name allows. Never
