@@ -110,10 +110,15 @@ async fn d21_the_first_list_of_a_client_has_the_tools_of_its_own_link() {
     let server = per_client(scripted_server(&format!(r#"set -- '{}' "$@"; {script}"#, mark.display()), &[]));
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     await_listed(&gateway).await;
-    let client = gateway.client().await;
-    client.await_tool("a_echo").await;
-    let names = client.tool_names().await;
-    assert!(names.contains(&"a_echo".to_owned()) && !names.contains(&"a_tool_0001".to_owned()), "{names:?}");
+    let lists_own_tools = async |client: &Client| {
+        let names = client.tool_names().await;
+        assert!(names.contains(&"a_echo".to_owned()) && !names.contains(&"a_tool_0001".to_owned()), "{names:?}");
+    };
+    lists_own_tools(&gateway.client().await).await;
+    // A call connects the own link, and the list comes when its lists are known.
+    let calling = gateway.client().await;
+    calling.call_text("a_echo", json!({"text": "x"})).await;
+    lists_own_tools(&calling).await;
 }
 
 /// The catalog of a client with own lists follows the other servers too.

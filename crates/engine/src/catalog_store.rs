@@ -172,7 +172,12 @@ impl CatalogStore {
         let slot = self.slot(caller.profile.as_ref());
         let registry: Arc<dyn ClientRegistry> = Arc::<CatalogStore>::clone(self);
         let start = || (slot.current.load_full(), *slot.versions.borrow());
-        if self.own.add(caller, client, &registry, start) && client.has_stream() {
+        if !self.own.add(caller, client, &registry, start) {
+            return;
+        }
+        // A call may have connected the client's own link before, so its lists may be known already.
+        self.changed.notify_one();
+        if client.has_stream() {
             // A stream of the client still watches the slot of the profile.
             slot.versions.send_modify(|_| {});
         }
@@ -278,7 +283,8 @@ impl CatalogStore {
     /// Publishes the catalogs of the current listings.
     fn publish(&self, observe: &Observe) {
         // The first catalog is published even if there are no servers.
-        if !self.is_current() || !self.is_published.swap(true, Ordering::Relaxed) {
+        let is_first = !self.is_published.swap(true, Ordering::Relaxed);
+        if is_first || !self.is_current() {
             self.publish_shared(observe);
         }
         let base = self.whole.current.load_full();
