@@ -426,9 +426,11 @@ async fn sess2_a_session_and_its_calls_end_with_its_stream() {
     }
 }
 
-/// Starts a gateway with a list of about 1 MiB, which is a large response at no cost.
+/// Starts a gateway with a list of about 1 MiB, which is a large response at no cost. No list waits for a refresh.
 async fn gateway_with_long_lists() -> Gateway {
-    Gateway::with_servers(json!({ "a": fixture_server(&["--tools", "900"]) })).await
+    let mut server = fixture_server(&["--tools", "900"]);
+    server["refresh"] = json!("never");
+    Gateway::with_servers(json!({ "a": server })).await
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ remain, and the test fails if one of them no longer occurs:
 ";
 
 const SEVERAL: &str = "
-Some behaviour depends on the number of clients and servers:
+Further decisions, which often depend on the number of clients and servers:
 
 - **Unknown methods.** A request or notification with a method that no version defines goes to the server, if the client
   sees exactly one. With several servers the request gets -32601. The same holds for unknown capabilities of a server.
@@ -203,6 +203,10 @@ Some behaviour depends on the number of clients and servers:
 - **Messages without a call.** Clients may share one connection to a server. A log message, notification or request that
   belongs to no open call goes to the client only if no other client ever used the connection. Otherwise a log message
   goes to the gateway's log and a request is rejected. `\"session\": \"per-client\"` gives each client its own connection.
+- **Unrequested messages.** Goblin drops an update of a resource without a subscription (SUB-6), progress after the answer
+  of its call, progress of a client with an unknown token, and the end of an unknown URL elicitation.
+- **Undeclared features.** Goblin lists only what the capabilities of a server declare (RES-1). It rejects a request of a
+  server that the capabilities of the client do not allow.
 - **Log level.** A client that sets no level gets every log message that the server sends. If another client of the
   connection sets a level, the server gets the level `debug`, and the gateway filters for the other client.
 - **Capabilities and name of the client.** A server learns them only over a client's own connection, or in 2026-07-28.

@@ -191,6 +191,25 @@ async fn d20_an_interval_covers_a_server_that_declares_notifications_and_sends_n
 }
 
 #[tokio::test]
+async fn d20_a_server_that_declares_notifications_and_sends_none_is_listed_again_after_calls() {
+    let arguments = json!([script("server_growing.py"), "stdio"]);
+    let stdio = json!({"command": python("py2"), "args": arguments, "protocol": "modern"});
+    let process = SdkServer::start(&python("py2"), &[&script("server_growing.py"), "http"]).await;
+    for server in [stdio, json!({"url": process.url, "type": "http"})] {
+        let gateway = Gateway::with_servers(json!({ "a": server })).await;
+        let listener = Client::new(gateway.address).listening(json!({})).await;
+        let (legacy, modern) = (gateway.client_seeing("a_grow").await, Client::modern(gateway.address, everything()));
+        legacy.call_text("a_grow", json!({"name": "one"})).await;
+        legacy.await_tool("a_one").await;
+        listener.notification("notifications/tools/list_changed").await;
+        // From now on the gateway knows that the announcements are missing.
+        modern.call_text("a_grow", json!({"name": "two"})).await;
+        assert_eq!(call_appears(&modern, "a_two").await, "two works");
+        resource_appears(&legacy, "a+grown://two").await;
+    }
+}
+
+#[tokio::test]
 async fn d20_no_list_is_fetched_again_if_the_configuration_says_never() {
     let (count, server) = counted().await;
     let mut entry = entry(&server);

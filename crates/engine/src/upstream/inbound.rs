@@ -195,9 +195,9 @@ impl InboundHandler {
     /// Handles a notification other than progress. Calls `attribution` only for notifications that need an owner.
     pub fn on_notification(&self, notification: &Notification, attribution: impl FnOnce() -> Attribution) {
         match &notification.method {
-            Method::ToolsChanged => self.lists().mark(&[List::Tools]),
-            Method::PromptsChanged => self.lists().mark(&[List::Prompts]),
-            Method::ResourcesChanged => self.lists().mark(&[List::Resources, List::Templates]),
+            Method::ToolsChanged => self.lists().announce(&[List::Tools]),
+            Method::PromptsChanged => self.lists().announce(&[List::Prompts]),
+            Method::ResourcesChanged => self.lists().announce(&[List::Resources, List::Templates]),
             Method::Cancelled => self.cancel_request(notification),
             Method::LogMessage => self.on_log_message(notification, attribution()),
             // On a client's own link the last arm forwards it to that client.

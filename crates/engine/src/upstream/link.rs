@@ -203,6 +203,11 @@ impl Link {
         }
     }
 
+    /// Reports whether the gateway itself is the server.
+    pub fn is_built_in(&self) -> bool {
+        matches!(self.wire, LinkTransport::Files(_))
+    }
+
     /// Sends a notification to the backend. Does nothing over HTTP in a version without a handshake: there the only
     /// notification is a cancellation, and dropping the request's connection cancels it.
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {

@@ -2,7 +2,7 @@
 //!
 //! Only the lister writes the listing of its [`LinkLists`]. A list changes only after a complete fetch. A lost backend
 //! keeps its listing. The lister fetches a list again when the server announces a change. If the server cannot do that,
-//! the [schedule](super::refresh) decides.
+//! or has not done it yet, the [schedule](super::refresh) decides.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::upstream::fetch::{
     self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, remove_misannotated,
 };
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::lists::LinkLists;
+use crate::upstream::lists::{Announcements, LinkLists};
 use crate::upstream::refresh::{self, FetchChange, FetchOutcome};
 use crate::upstream::subscriptions::{ListingStage, SETTLED_AFTER, SubscriptionManager};
 use crate::upstream::supervisor::BackendDeps;
@@ -47,6 +47,23 @@ pub(crate) struct Lister<'a> {
     pub hello: &'a Arc<Hello>,
 }
 
+/// The lists that are fetched again without an announcement.
+struct RefreshedLists {
+    lists: Vec<List>,
+    /// Whether only tool calls cause a refresh, because the server declares announcements for all these lists.
+    needs_call: bool,
+}
+
+/// The kind of one fetch.
+#[derive(Clone, Copy)]
+struct FetchKind {
+    stage: ListingStage,
+    /// Whether the fetch covers all refreshed lists.
+    is_refresh: bool,
+    /// Whether the schedule caused the fetch, and not an announcement or a new link.
+    is_scheduled: bool,
+}
+
 /// The summary of one fetch.
 struct FetchSummary {
     outcome: FetchOutcome,
@@ -71,14 +88,19 @@ impl Lister<'_> {
         let _guard = RefreshGuard(lists);
         let mut wanted = List::ALL.to_vec();
         let mut fetched = tokio::time::Instant::now();
-        let (mut needs_refetch, mut retry) = (false, LIST_RETRY);
+        let (mut needs_refetch, mut retry, mut is_scheduled) = (false, LIST_RETRY, false);
         loop {
-            let silent = self.silent_lists(*can_announce.borrow_and_update());
-            if let Some(interval) = self.refresh_interval().filter(|_| !silent.is_empty()) {
-                lists.start_refreshes(interval);
+            let RefreshedLists { lists: refreshed, needs_call } =
+                self.refreshed_lists(*can_announce.borrow_and_update());
+            match self.refresh_interval().filter(|_| !refreshed.is_empty()) {
+                Some(interval) => lists.start_refreshes(interval, needs_call),
+                None => lists.stop_refreshes(),
             }
             if !wanted.is_empty() {
-                match self.fetch_lists(&wanted, &silent, started.elapsed() >= SETTLED_AFTER).await {
+                let is_refresh = !refreshed.is_empty() && refreshed.iter().all(|list| wanted.contains(list));
+                let is_settled = started.elapsed() >= SETTLED_AFTER;
+                let stage = if is_settled { ListingStage::Complete } else { ListingStage::Early };
+                match self.fetch_lists(&wanted, FetchKind { stage, is_refresh, is_scheduled }).await {
                     Ok(summary) => needs_refetch |= summary.needs_refetch,
                     Err(reason) => return reason,
                 }
@@ -86,12 +108,14 @@ impl Lister<'_> {
                 fetched = tokio::time::Instant::now();
             }
             let failed: Vec<_> = lists.failed().into_iter().map(|(list, _)| list).collect();
-            // The schedule covers silent lists.
-            let failed: Vec<_> = failed.into_iter().filter(|list| !silent.contains(list)).collect();
+            // The schedule covers refreshed lists, unless it waits for a call.
+            let is_covered = |list: &List| !needs_call && refreshed.contains(list);
+            let failed: Vec<_> = failed.into_iter().filter(|list| !is_covered(list)).collect();
             let marked = async {
                 lists.wait_for_marks().await;
                 tokio::time::sleep_until(fetched + FETCH_INTERVAL).await;
             };
+            is_scheduled = false;
             tokio::select! {
                 biased;
                 () = marked => {
@@ -106,7 +130,9 @@ impl Lister<'_> {
                     retry = (2 * retry).min(MAX_LIST_RETRY);
                     lists.mark(&failed);
                 }
-                () = lists.refresh_due(|| self.has_clients()), if !silent.is_empty() => wanted = silent,
+                () = lists.refresh_due(|| self.has_clients()), if !refreshed.is_empty() => {
+                    (wanted, is_scheduled) = (refreshed, true);
+                }
                 // The lists own the sender, so the channel cannot close.
                 _ = can_announce.changed() => {}
             }
@@ -125,32 +151,41 @@ impl Lister<'_> {
         }
     }
 
-    /// Returns the lists whose changes the server does not announce. A configured interval covers all lists.
-    fn silent_lists(&self, can_announce: bool) -> Vec<List> {
-        let is_silent = |list: &List| match self.refresh {
-            Refresh::Never => false,
-            Refresh::Every(_) => true,
-            Refresh::Auto => !list.is_announced(self.hello) || !can_announce,
+    /// Returns the lists that need refreshes: those whose changes the server does not announce, and those without any
+    /// announcement so far. A configured interval covers all lists.
+    fn refreshed_lists(&self, can_announce: bool) -> RefreshedLists {
+        let announcements = |list: &List| match list.is_announced(self.hello) && can_announce {
+            true if self.link.is_built_in() => Announcements::Sent,
+            true => self.lists.announcements(*list),
+            false => Announcements::Missing,
         };
-        List::ALL.into_iter().filter(|list| list.is_offered(self.hello) && is_silent(list)).collect()
+        let offered = List::ALL.into_iter().filter(|list| list.is_offered(self.hello));
+        let (lists, needs_call): (Vec<_>, _) = match self.refresh {
+            Refresh::Never => (Vec::new(), false),
+            Refresh::Every(_) => (offered.collect(), false),
+            Refresh::Auto => {
+                let lists: Vec<_> = offered.filter(|list| announcements(list) != Announcements::Sent).collect();
+                let needs_call = lists.iter().all(|list| announcements(list) == Announcements::Unknown);
+                (lists, needs_call)
+            }
+        };
+        RefreshedLists { lists, needs_call }
     }
 
     fn has_clients(&self) -> bool {
         self.shared.is_some() || (self.deps.has_clients)()
     }
 
-    /// Fetches `lists` and publishes them. Records the fetch in the schedule if it covers the `silent` lists.
-    async fn fetch_lists(&self, lists: &[List], silent: &[List], is_settled: bool) -> Result<FetchSummary, String> {
+    /// Fetches `lists` and publishes them. Records a refresh in the schedule.
+    async fn fetch_lists(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, String> {
         self.subscriptions.on_listing_started();
-        let is_refresh = !silent.is_empty() && silent.iter().all(|list| lists.contains(list));
-        if is_refresh {
+        if kind.is_refresh {
             self.lists.refresh_started();
         }
-        let stage = if is_settled { ListingStage::Complete } else { ListingStage::Early };
-        let summary = self.fetch_all(lists, (stage, is_refresh)).await?;
+        let summary = self.fetch_all(lists, kind).await?;
         self.lists.set_refreshing(false);
         self.lists.set_settled();
-        if is_refresh {
+        if kind.is_refresh {
             self.lists.refresh_ended(summary.outcome);
         }
         Ok(summary)
@@ -161,7 +196,7 @@ impl Lister<'_> {
     ///
     /// Returns an error if the connection broke: over HTTP nothing else may notice the break, and the list would stay
     /// stale.
-    async fn fetch_all(&self, lists: &[List], kind: (ListingStage, bool)) -> Result<FetchSummary, String> {
+    async fn fetch_all(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, String> {
         let budget = FetchBudget::new(&self.deps.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(self.hello) {
@@ -199,12 +234,7 @@ impl Lister<'_> {
     /// Publishes the fetched lists that differ from the current ones. Only this task writes the listing, so reading
     /// and storing it without a lock is safe. If this future is dropped before `on_listing` completes, the manager
     /// compares the next lists with the ones it knows.
-    async fn publish(
-        &self,
-        fetched: Vec<(List, FetchedList)>,
-        (stage, is_refresh): (ListingStage, bool),
-        summary: &mut FetchSummary,
-    ) {
+    async fn publish(&self, fetched: Vec<(List, FetchedList)>, kind: FetchKind, summary: &mut FetchSummary) {
         let mut listing = Listing::clone(&self.lists.listing());
         let mut differs = listing.hello.as_ref() != Some(self.hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
@@ -224,6 +254,9 @@ impl Lister<'_> {
                 _ => listing.set(list, fresh.entries, fresh.reserved),
             }
             (differs, outcome.change) = (true, outcome.change.max(FetchChange::Changed));
+            if kind.is_scheduled {
+                self.lists.set_unannounced(list);
+            }
             // The lists of one fetch fit together. Lists of earlier fetches may have left too little space.
             if listing.weight() > MAX_LIST_BYTES {
                 listing = before;
@@ -237,7 +270,7 @@ impl Lister<'_> {
         }
         if has_resources || has_templates {
             // A server that announces a change may have hidden and then deleted a resource, so its lists are checked.
-            let stage = if is_refresh && !differs { ListingStage::Unchanged } else { stage };
+            let stage = if kind.is_refresh && !differs { ListingStage::Unchanged } else { kind.stage };
             summary.needs_refetch |= self.subscriptions.on_listing(stage, has_resources).await;
         }
     }

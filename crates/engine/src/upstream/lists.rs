@@ -29,11 +29,15 @@ pub struct LinkLists {
     /// The lists that the server announced as changed, one bit each.
     changed: AtomicU8,
     marked: Notify,
+    /// The lists that the server has announced as changed at least once, one bit each.
+    announced: AtomicU8,
+    /// The lists that have changed without the announcement that the server declares, one bit each.
+    unannounced: AtomicU8,
     /// Whether the link has a channel for announcements. The server may declare them and offer no such channel.
     can_announce: watch::Sender<bool>,
-    /// Whether the link has lists whose changes the server does not announce.
-    is_silent: AtomicBool,
-    /// Whether a tool was called since the last fetch of the silent lists.
+    /// Whether the link has lists that are refreshed without an announcement.
+    has_refreshes: AtomicBool,
+    /// Whether a tool was called since the last refresh.
     was_called: AtomicBool,
     schedule: Mutex<RefreshSchedule>,
     /// Notified when the schedule changed.
@@ -48,6 +52,17 @@ struct FetchProgress {
     /// The number of refreshes that have started, and of those that have ended.
     started: u64,
     ended: u64,
+}
+
+/// The announcements of a list whose server declares them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announcements {
+    /// The list never changed.
+    Unknown,
+    /// The server announced a change.
+    Sent,
+    /// The list changed, and the server announced nothing.
+    Missing,
 }
 
 /// The defects of the lists in the last fetch.
@@ -76,8 +91,10 @@ impl LinkLists {
             progress: watch::Sender::default(),
             changed: AtomicU8::new(0),
             marked: Notify::new(),
+            announced: AtomicU8::new(0),
+            unannounced: AtomicU8::new(0),
             can_announce: watch::Sender::new(true),
-            is_silent: AtomicBool::new(false),
+            has_refreshes: AtomicBool::new(false),
             was_called: AtomicBool::new(false),
             schedule: Mutex::new(RefreshSchedule::new(Instant::now())),
             rescheduled: Notify::new(),
@@ -151,10 +168,30 @@ impl LinkLists {
         while self.is_refreshing() && progress.changed().await.is_ok() {}
     }
 
+    /// Marks lists that the server announced as changed.
+    pub(crate) fn announce(&self, lists: &[List]) {
+        self.announced.fetch_or(bits(lists), Ordering::AcqRel);
+        self.mark(lists);
+    }
+
+    /// Records that a list changed without the announcement that the server declares.
+    pub(crate) fn set_unannounced(&self, list: List) {
+        self.unannounced.fetch_or(list.bit(), Ordering::AcqRel);
+    }
+
+    /// Returns the announcements of a list so far. Its server declares them.
+    pub(crate) fn announcements(&self, list: List) -> Announcements {
+        let has = |lists: &AtomicU8| lists.load(Ordering::Acquire) & list.bit() != 0;
+        match (has(&self.announced), has(&self.unannounced)) {
+            (true, _) => Announcements::Sent,
+            (false, true) => Announcements::Missing,
+            (false, false) => Announcements::Unknown,
+        }
+    }
+
     /// Marks lists as changed and wakes the lister.
     pub(crate) fn mark(&self, lists: &[List]) {
-        let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
-        self.changed.fetch_or(bits, Ordering::AcqRel);
+        self.changed.fetch_or(bits(lists), Ordering::AcqRel);
         self.marked.notify_one();
     }
 
@@ -192,19 +229,22 @@ impl LinkLists {
         self.take_marks();
     }
 
-    /// Starts the refreshes of a link whose server does not announce all changes. `interval` is the time between two
-    /// refreshes without a cause. Does nothing if they have started.
-    pub(crate) fn start_refreshes(&self, interval: Duration) {
-        if self.is_silent.load(Ordering::Acquire) {
-            return;
+    /// Starts the refreshes of a link, unless they have started. `interval` is the time between two refreshes without a
+    /// cause. If `needs_call` is set, only tool calls cause refreshes.
+    pub(crate) fn start_refreshes(&self, interval: Duration, needs_call: bool) {
+        let mut schedule = self.schedule.lock();
+        if !self.has_refreshes.load(Ordering::Acquire) {
+            *schedule = RefreshSchedule::with_interval(Instant::now(), interval);
         }
-        *self.schedule.lock() = RefreshSchedule::with_interval(Instant::now(), interval);
-        self.is_silent.store(true, Ordering::Release);
+        schedule.set_needs_call(needs_call);
+        self.has_refreshes.store(true, Ordering::Release);
     }
 
-    /// Ends the refreshes, because the link has ended.
+    /// Ends the refreshes, because the link has ended or all its lists are announced.
     pub(crate) fn stop_refreshes(&self) {
-        self.is_silent.store(false, Ordering::Release);
+        if !self.has_refreshes.swap(false, Ordering::AcqRel) {
+            return;
+        }
         // A waiting client gets the listing that is known.
         self.progress.send_modify(|progress| {
             progress.started += 1;
@@ -215,13 +255,16 @@ impl LinkLists {
     /// Records the end of a tool call, which may have changed the lists. Every call runs this.
     #[inline]
     pub(crate) fn note_call(&self) {
-        if self.is_silent.load(Ordering::Relaxed) && !self.was_called.swap(true, Ordering::AcqRel) {
+        if !self.has_refreshes.load(Ordering::Relaxed) || self.was_called.load(Ordering::Relaxed) {
+            return;
+        }
+        if !self.was_called.swap(true, Ordering::AcqRel) {
             self.schedule.lock().call_ended(Instant::now());
             self.rescheduled.notify_one();
         }
     }
 
-    /// Waits until the silent lists are due. `has_clients` reports whether a client is connected.
+    /// Waits until the refreshed lists are due. `has_clients` reports whether a client is connected.
     pub(crate) async fn refresh_due(&self, has_clients: impl Fn() -> bool) {
         loop {
             let rescheduled = self.rescheduled.notified();
@@ -236,14 +279,14 @@ impl LinkLists {
         }
     }
 
-    /// Records the start of a fetch of the silent lists.
+    /// Records the start of a refresh.
     pub(crate) fn refresh_started(&self) {
         self.progress.send_modify(|progress| progress.started += 1);
         let was_called = self.was_called.swap(false, Ordering::AcqRel);
         self.schedule.lock().started(Instant::now(), was_called);
     }
 
-    /// Records the end of a fetch of the silent lists.
+    /// Records the end of a refresh.
     pub(crate) fn refresh_ended(&self, outcome: FetchOutcome) {
         self.schedule.lock().ended(Instant::now(), outcome);
         self.progress.send_modify(|progress| progress.ended = progress.started);
@@ -252,7 +295,7 @@ impl LinkLists {
     /// Requests a refresh for a client. Returns `None` if the client need not wait for one: the server announces its
     /// changes, or the listing is recent, or the next refresh is too far away.
     pub(crate) fn request_refresh(&self, reason: RefreshReason) -> Option<AwaitedRefresh> {
-        if !self.is_silent.load(Ordering::Acquire) {
+        if !self.has_refreshes.load(Ordering::Acquire) {
             return None;
         }
         let was_called = self.was_called.load(Ordering::Acquire);
@@ -273,6 +316,10 @@ impl LinkLists {
     pub(crate) async fn await_refresh(&self, refresh: AwaitedRefresh) {
         let _ = self.progress.subscribe().wait_for(|progress| progress.ended >= refresh.number).await;
     }
+}
+
+fn bits(lists: &[List]) -> u8 {
+    lists.iter().fold(0, |bits, list| bits | list.bit())
 }
 
 #[cfg(test)]
@@ -296,11 +343,22 @@ mod tests {
         assert!(lists.take_marks().is_empty());
     }
 
+    #[test]
+    fn d20_an_announcement_counts_more_than_a_change_without_one() {
+        let lists = lists();
+        assert_eq!(lists.announcements(List::Tools), Announcements::Unknown);
+        lists.set_unannounced(List::Tools);
+        assert_eq!(lists.announcements(List::Tools), Announcements::Missing);
+        assert_eq!(lists.announcements(List::Prompts), Announcements::Unknown);
+        lists.announce(&[List::Tools]);
+        assert_eq!(lists.announcements(List::Tools), Announcements::Sent);
+    }
+
     #[tokio::test]
     async fn d20_a_client_waits_for_a_fetch_that_starts_after_the_call() {
         let lists = lists();
         assert!(lists.request_refresh(RefreshReason::Miss).is_none(), "the server announces its changes");
-        lists.start_refreshes(Duration::from_secs(60));
+        lists.start_refreshes(Duration::from_secs(60), false);
         lists.refresh_started();
         let joined = lists.request_refresh(RefreshReason::List).expect("a fetch is in progress");
         lists.note_call();

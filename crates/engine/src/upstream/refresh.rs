@@ -4,6 +4,9 @@
 //! that lists, a name that is not found, or the passage of time. A refresh without effect lengthens the pause before
 //! the next one. A client that lists after a tool call, or that uses an unknown name, does not wait for that pause:
 //! without the gateway, it would see the new lists at once.
+//!
+//! Some servers declare announcements and send none. Lists without any announcement so far are checked too, but only
+//! after tool calls, and each check without a change lengthens the pause.
 
 use std::time::{Duration, Instant};
 
@@ -67,6 +70,8 @@ impl FetchOutcome {
 #[derive(Debug)]
 pub(crate) struct RefreshSchedule {
     interval: Duration,
+    /// Whether the server declares announcements, so that only tool calls cause refreshes.
+    needs_call: bool,
     /// The start of the last fetch.
     last_start: Instant,
     /// The start of the interval until the next refresh without a cause.
@@ -104,6 +109,7 @@ impl RefreshSchedule {
     pub(crate) fn with_interval(now: Instant, interval: Duration) -> RefreshSchedule {
         RefreshSchedule {
             interval,
+            needs_call: false,
             last_start: now,
             interval_start: now,
             last_refresh: None,
@@ -120,6 +126,11 @@ impl RefreshSchedule {
             instability: 0,
             jitter: health::jitter(),
         }
+    }
+
+    /// Sets whether only tool calls cause refreshes.
+    pub(crate) fn set_needs_call(&mut self, needs_call: bool) {
+        self.needs_call = needs_call;
     }
 
     /// Reports whether the lists changed in too many refreshes in a row.
@@ -176,6 +187,9 @@ impl RefreshSchedule {
 
     /// Requests a refresh for a client. Returns `false` if the client should use the listing that is known.
     pub(crate) fn request(&mut self, now: Instant, reason: RefreshReason, was_called: bool) -> bool {
+        if self.needs_call && !was_called {
+            return false;
+        }
         let is_urgent = was_called || reason == RefreshReason::Miss;
         let is_recent = now < self.last_start + MAX_LISTING_AGE.min(self.interval);
         if !is_urgent && is_recent {
@@ -198,18 +212,17 @@ impl RefreshSchedule {
 
     /// Reports whether even urgent refreshes wait for the pause.
     fn is_held_back(&self) -> bool {
-        self.is_failing || self.is_unstable()
+        self.is_failing || self.is_unstable() || self.needs_call
     }
 
     /// Returns the time of the next refresh, if nothing else happens.
     pub(crate) fn next_due(&self) -> Instant {
-        let after_call = self.after_call();
-        let next = [self.requested, after_call].into_iter().flatten().fold(self.after_interval(), Instant::min);
-        next.max(self.not_before)
+        let causes = [self.requested, self.after_call()].into_iter().flatten();
+        causes.fold(self.after_interval(), Instant::min).max(self.not_before)
     }
 
-    /// Reports whether a refresh is due. Starts the interval again if only the interval has passed and no client is
-    /// connected.
+    /// Reports whether a refresh is due. Starts the interval again if only the interval has passed, and no client is
+    /// connected or a call is needed.
     pub(crate) fn is_due(&mut self, now: Instant, has_clients: impl Fn() -> bool) -> bool {
         if now < self.not_before {
             return false;
@@ -220,11 +233,11 @@ impl RefreshSchedule {
         if now < self.after_interval() {
             return false;
         }
-        let has_clients = has_clients();
-        if !has_clients {
+        let is_due = !self.needs_call && has_clients();
+        if !is_due {
             self.interval_start = now;
         }
-        has_clients
+        is_due
     }
 
     fn after_call(&self) -> Option<Instant> {
@@ -332,6 +345,24 @@ mod tests {
         assert!(miss(&mut lists, now));
         fetch(&mut lists, now, FetchChange::Changed);
         assert!(miss(&mut lists, now), "a change ends the backoff");
+    }
+
+    #[test]
+    fn d20_lists_with_declared_announcements_are_checked_after_calls_alone() {
+        let begin = Instant::now();
+        let mut lists = schedule(begin);
+        lists.set_needs_call(true);
+        let later = begin + 100 * SECOND;
+        assert!(!lists.is_due(later, || true), "the interval is no cause");
+        assert!(!lists.request(later, RefreshReason::List, false) && !lists.request(later, RefreshReason::Miss, false));
+        lists.call_ended(later);
+        assert!(lists.request(later, RefreshReason::List, true), "a client that lists after a call waits");
+        assert!(lists.is_due(later, || false));
+        fetch(&mut lists, later, FetchChange::Unchanged);
+        fetch(&mut lists, later, FetchChange::Unchanged);
+        assert!(!lists.request(later, RefreshReason::List, true), "the pause counts for urgent requests too");
+        lists.call_ended(later);
+        assert_eq!(lists.next_due(), later + 4 * SECOND);
     }
 
     #[test]
