@@ -220,8 +220,8 @@ impl Link {
         }
     }
 
-    /// Forwards a client's notification that the protocol does not define. Other than [`Link::notify`], it sends the
-    /// notification over HTTP in every version.
+    /// Forwards a client's notification that the protocol does not define. Unlike [`Link::notify`], sends it over HTTP in
+    /// every version.
     pub async fn forward_notification(&self, notification: &Notification) -> Result<(), LinkError> {
         let body = notification.raw.bytes().clone();
         match &self.wire {
