@@ -199,7 +199,9 @@ Further decisions, which often depend on the number of clients and servers:
 
 - **Unknown methods.** A request or notification with a method that no version defines goes to the server, if the client
   sees exactly one. With several servers the request gets -32601. The same holds for unknown capabilities of a server.
-  A notification of a 2026-07-28 client over HTTP names no client, so it passes a shared connection only.
+  A request of a 2026-07-28 client reaches only a server of that version, because older servers do not agree on the
+  error for an unknown method. A notification of such a client over HTTP names no client, so it passes a shared
+  connection only.
 - **Messages without a call.** Clients may share one connection to a server. A log message, notification or request that
   belongs to no open call goes to the client only if no other client ever used the connection. Otherwise a log message
   goes to the gateway's log and a request is rejected. `\"session\": \"per-client\"` gives each client its own connection.

@@ -335,6 +335,9 @@ async fn an_unknown_method_reaches_the_only_server_and_none_of_several() {
     let answer = client.request("vendor/method", json!({"x": 1})).await;
     assert_eq!(answer["error"]["code"], -32601, "{answer}");
     assert!(answer["error"]["data"]["code"].is_null(), "the error is that of the server: {answer}");
+    // A legacy server may answer with another code, and a modern client needs this one.
+    let answer = Client::modern(only.address, json!({})).request("vendor/method", json!({"x": 1})).await;
+    assert_eq!(answer["error"]["data"]["code"], "METHOD_NOT_FOUND", "{answer}");
     let several = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) });
     let several = Gateway::with_servers(several).await;
     for client in [several.client_seeing("a_echo").await, Client::modern(several.address, json!({}))] {

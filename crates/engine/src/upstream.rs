@@ -377,6 +377,11 @@ impl Backend {
         self.client_links().map(|links| links.count())
     }
 
+    /// Reports whether the server was listed in a version without a handshake.
+    pub(crate) fn is_modern(&self) -> bool {
+        self.listing().hello.as_ref().is_some_and(|hello| !hello.dialect.has_handshake())
+    }
+
     /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
     pub(crate) fn notify_own_link(&self, session: SessionId, notification: &Bytes) {
         if let Some(links) = self.client_links() {

@@ -82,7 +82,11 @@ impl Dispatcher {
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
                 self.begin_stateless_call(sender, caller, request)
             }
-            Method::Other(_) if self.router.sole_backend(sender.profile()).is_some() => {
+            // Legacy servers do not agree on the error for an unknown method, but a modern client needs one with a
+            // status of its own. A modern client cannot know a method of a legacy server anyway.
+            Method::Other(_)
+                if self.router.sole_backend(sender.profile()).is_some_and(|backend| backend.is_modern()) =>
+            {
                 self.begin_stateless_call(sender, self.caller(sender, &request)?, request)
             }
             other => Err(Error::MethodNotFound(other.to_string())),
