@@ -31,7 +31,11 @@ fn rounds() -> Vec<Value> {
             json!({"do": "unsubscribe", "uri": uri}),
         ]
     };
-    [round(NOTE, "a_touch", json!({"uri": "note:///alpha"})), round(DEMO, TOGGLE, json!({}))].concat()
+    let mut steps = [round(NOTE, "a_touch", json!({"uri": "note:///alpha"})), round(DEMO, TOGGLE, json!({}))].concat();
+    // The server logs the unsubscribe. Some SDKs fail if a message arrives while they disconnect.
+    let log = "Received Unsubscribe Resource request: demo://resource/dynamic/text/7 ";
+    steps.push(json!({"do": "wait_notification", "method": "notifications/message", "params": { "data": log }}));
+    steps
 }
 
 #[tokio::test]
