@@ -110,6 +110,8 @@ async fn d21_the_first_list_of_a_client_has_the_tools_of_its_own_link() {
     let server = per_client(scripted_server(&format!(r#"set -- '{}' "$@"; {script}"#, mark.display()), &[]));
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     await_listed(&gateway).await;
+    // A connected server may not be in the catalog yet.
+    gateway.client_seeing("a_echo").await;
     let lists_own_tools = async |client: &Client| {
         let names = client.tool_names().await;
         assert!(names.contains(&"a_echo".to_owned()) && !names.contains(&"a_tool_0001".to_owned()), "{names:?}");
