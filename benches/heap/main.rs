@@ -108,12 +108,20 @@ impl OfferedResources for Nothing {
         Box::new(std::iter::empty())
     }
 
+    fn lists(&self, _: &str) -> bool {
+        true
+    }
+
     fn has(&self, _: &str) -> bool {
         true
     }
 
     fn expose(&self, native: &str) -> Arc<str> {
         native.into()
+    }
+
+    fn is_shown(&self, _native: &str, _profile: &Profile) -> bool {
+        true
     }
 }
 
@@ -144,7 +152,7 @@ impl Subscriber for Client {
         self.id
     }
 
-    fn profile(&self) -> Option<&Arc<Profile>> {
+    fn profile(&self) -> Option<Arc<Profile>> {
         None
     }
 }

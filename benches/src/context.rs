@@ -36,6 +36,8 @@ pub struct Context {
     pub lists: Vec<Listed>,
     /// The gateway's own tools by name.
     pub own: Vec<(String, Size)>,
+    /// All of them as a list.
+    pub own_list: Size,
     pub walks: Vec<Walk>,
 }
 
@@ -45,6 +47,9 @@ pub struct Context {
 pub enum Setting {
     /// All backend tools, without the gateway's own tools.
     Plain,
+    /// All backend tools and all of the gateway's own tools.
+    Full,
+    /// The default.
     All,
     Search,
     Auto,
@@ -88,11 +93,12 @@ pub struct Step {
 }
 
 impl Setting {
-    pub const ALL: [Self; 4] = [Self::Plain, Self::All, Self::Search, Self::Auto];
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Full, Self::All, Self::Search, Self::Auto];
 
     pub fn title(self) -> &'static str {
         match self {
             Self::Plain => "`all`, no meta tools",
+            Self::Full => "`all`, all meta tools",
             Self::All => "`all`",
             Self::Search => "`search`",
             Self::Auto => "`auto`",
@@ -101,14 +107,19 @@ impl Setting {
 
     fn mode(self) -> &'static str {
         match self {
-            Self::Plain | Self::All => "all",
+            Self::Plain | Self::Full | Self::All => "all",
             Self::Search => "search",
             Self::Auto => "auto",
         }
     }
 
-    fn has_own(self) -> bool {
-        self != Self::Plain
+    /// Returns the setting of the gateway's own tools.
+    fn meta_tools(self) -> Value {
+        match self {
+            Self::Plain => json!(false),
+            Self::Full => json!(true),
+            Self::All | Self::Search | Self::Auto => json!("auto"),
+        }
     }
 }
 
@@ -126,7 +137,13 @@ impl Context {
 /// Measures all lists and walks. Returns `None` if Goblin is not measured.
 pub async fn measure(workspace: &Workspace) -> Result<Option<Context>> {
     let published = sample::published()?;
-    let mut context = Context { direct: Vec::new(), lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
+    let mut context = Context {
+        direct: Vec::new(),
+        lists: Vec::new(),
+        own: Vec::new(),
+        own_list: Size::default(),
+        walks: Vec::new(),
+    };
     for tools in TOOLS {
         let chosen = sample::choose(&published, tools);
         let definitions = chosen.iter().flat_map(|server| &server.tools).map(|tool| tool.definition.clone());
@@ -143,8 +160,12 @@ pub async fn measure(workspace: &Workspace) -> Result<Option<Context>> {
             if setting == Setting::Plain {
                 natives = list.iter().map(|it| named(it)).collect::<Result<_>>()?;
             }
+            if setting == Setting::Full && tools == context.max_tools() {
+                let own = &list[tools..];
+                context.own = own.iter().map(|it| Ok((name(it)?, Size::of_one(it)?))).collect::<Result<_>>()?;
+                context.own_list = Size::of_list(own)?;
+            }
             if setting == Setting::Search && tools == context.max_tools() {
-                context.own = list.iter().map(|it| Ok((name(it)?, Size::of_one(it)?))).collect::<Result<_>>()?;
                 context.walks = walks(&mut gateway, &chosen, &natives).await?;
             }
             gateway.end().await?;

@@ -157,6 +157,17 @@ fn an_invalid_change_is_rejected_and_not_written() {
 }
 
 #[test]
+fn use15_a_command_without_a_separator_and_a_whole_command_line_are_added() {
+    let place = Place::new();
+    place.assert_written(&["add", "a", "npx", "-y", "some-server@1.2.3"], "added a in");
+    let separated = place.text();
+    place.assert_written(&["add", "--force", "a", "npx -y some-server@1.2.3"], "replaced a in");
+    assert_eq!(place.text(), separated);
+    assert!(separated.contains("\"command\": \"npx\"") && separated.contains("\"-y\""), "{separated}");
+    place.assert_rejected(&["add", "b", "sh -c 'a | b'"], "goblin add b -- sh -c 'a | b'");
+}
+
+#[test]
 fn packages_without_a_version_and_relative_paths_cause_a_warning() {
     let place = Place::new();
     let stderr = place.assert_written(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");

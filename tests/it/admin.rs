@@ -51,7 +51,7 @@ async fn probes_need_no_token_and_accept_any_host() {
         assert_eq!((alive.status, alive.body.as_str()), (StatusCode::OK, "ok\n"));
         assert_sent_to_no_other_client(&alive);
         let ready = client.send(Method::GET, "/readyz", headers, "").await;
-        let none = r#"{"ready":true,"servers":{"total":0,"ready":0,"starting":0,"failed":0}}"#;
+        let none = r#"{"ready":true,"state":"ready","summary":"ready","servers":{"total":0,"ready":0,"starting":0,"failed":0}}"#;
         assert_eq!((ready.status, ready.body.as_str()), (StatusCode::OK, none));
         assert_sent_to_no_other_client(&ready);
     }
@@ -105,6 +105,36 @@ async fn sess2_a_server_that_never_answers_does_not_delay_readiness() {
     await_log(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
 }
 
+#[tokio::test]
+async fn use3_probe_and_api_report_the_same_state() {
+    let servers = json!({ "hanging": fixture_server(&["--hang-handshake"]), "bad": { "command": "no-such-program" } });
+    let config = json!({ "gateway": { "startWait": "10m" }, "mcpServers": servers });
+    let gateway = Gateway::start(config).await;
+    let client = Client::new(gateway.address);
+    let probe = eventually("one server has settled", || async {
+        let (status, body) = readyz(&client).await;
+        (body["servers"]["failed"] == 1).then_some((status, body))
+    });
+    let (status, body) = probe.await;
+    assert_eq!(
+        (status, &body["state"], &body["summary"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("starting"), &json!("starting 1/2"))
+    );
+    let reported = get_json(&client, "/api/status").await;
+    for key in ["state", "summary"] {
+        assert_eq!(reported[key], body[key]);
+    }
+    assert_eq!(reported["serverCounts"], body["servers"]);
+
+    let gateway =
+        Gateway::with_servers(json!({ "a": fixture_server(&[]), "bad": { "command": "no-such-program" } })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let degraded = status_when(&client, "the gateway is degraded", |status| status["state"] == "degraded").await;
+    assert_eq!(degraded["summary"], "degraded: 1 failed");
+    let (status, body) = readyz(&client).await;
+    assert_eq!((status, &body["ready"], &body["summary"]), (StatusCode::OK, &json!(true), &degraded["summary"]));
+}
+
 /// Starts a gateway with a working server, one that cannot start and one that is disabled, and a client of it.
 async fn three_servers() -> (Gateway, Client) {
     let servers = json!({
@@ -142,7 +172,7 @@ async fn met1_met2_d7_the_status_reports_servers_calls_entries_and_metrics() {
     let status = status_when(&client, "all servers have settled and all is counted", |status| {
         let calls = &status["servers"][0]["calls"];
         let is_counted = (&calls["ok"], &calls["error"]) == (&json!(3), &json!(1));
-        status["state"] == "ready" && status["servers"][1]["state"] == "failed" && is_counted
+        status["state"] == "degraded" && status["servers"][1]["state"] == "failed" && is_counted
     })
     .await;
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
@@ -225,7 +255,7 @@ async fn each_server_has_a_route_and_an_unknown_name_gets_a_suggestion() {
 
 #[derive(Deserialize)]
 struct Listed {
-    result: BTreeMap<String, Vec<Box<RawValue>>>,
+    result: BTreeMap<String, Box<RawValue>>,
 }
 
 #[tokio::test]
@@ -242,7 +272,8 @@ async fn the_api_returns_entries_exactly_as_clients_receive_them() {
     ] {
         let body = client.post(json!({"jsonrpc": "2.0", "id": 1, "method": method}).to_string()).await.body;
         let listed: Listed = serde_json::from_str(&body).expect("a list");
-        let listed: Vec<_> = listed.result[member].iter().map(|definition| definition.get().to_owned()).collect();
+        let listed: Vec<&RawValue> = serde_json::from_str(listed.result[member].get()).expect("definitions");
+        let listed: Vec<_> = listed.iter().map(|definition| definition.get()).collect();
         let entries = async |query: &str| {
             let answer = get_admin(&client, &format!("{path}{query}")).await;
             serde_json::from_str::<EntryList>(&answer.body).expect("entries")
@@ -294,6 +325,8 @@ async fn sub15_sessions_are_listed_without_their_full_ids() {
         (&json!("2025-11-25"), &json!(1), &json!(1))
     );
     assert_eq!((&other["protocol"], &other["profile"]), (&json!("2025-06-18"), &json!("p")));
+    assert_eq!(other["requests"], 0, "the handshake does not count");
+    assert!(one["requests"].as_u64() >= Some(2), "at least one list and one subscribe: {one}");
     assert!(ends.iter().all(|whole| !list.to_string().contains(whole)), "a full session id is a credential: {list}");
 }
 
@@ -368,4 +401,17 @@ async fn the_number_of_event_readers_is_limited_and_none_delays_the_shutdown() {
     }
     let cut = gateway.log().iter().filter(|line| line.contains("grace") && line.contains("cut")).count();
     assert_eq!(cut, 0, "{:?}", gateway.log());
+}
+
+#[tokio::test]
+async fn d2_the_admin_api_shows_the_identifier_of_each_resource() {
+    let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let listed = get_admin(&client, "/api/resources").await.json();
+    let entries = listed["entries"].as_array().expect("a list");
+    let alpha = entries.iter().find(|entry| entry["native"] == "note:///alpha").expect("a listed resource");
+    assert_eq!(alpha["id"], "a_note_alpha", "{alpha}");
+    assert!(entries.iter().all(|entry| entry["id"].is_string()), "{listed}");
+    let templates = get_admin(&client, "/api/templates").await.json();
+    assert!(templates["entries"][0]["native"].is_string() && templates["entries"][0]["id"].is_null(), "{templates}");
 }

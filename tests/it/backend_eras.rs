@@ -46,6 +46,32 @@ async fn d17_one_process_serves_clients_of_both_eras() {
 }
 
 #[tokio::test]
+async fn d17_one_modern_process_serves_calls_levels_and_subscriptions_of_both_eras() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("starts");
+    let gateway = gateway_of(fixture_server(&["--era", "modern", "--start-log", path_text(&file)])).await;
+    let legacy = Client::new(gateway.address).listening(json!({})).await;
+    legacy.await_tool("a_touch").await;
+    let modern = Client::modern(gateway.address, json!({}));
+    for client in [&legacy, &modern] {
+        assert_eq!(client.call_text("a_echo", json!({"x": 1})).await, r#"{"x":1}"#);
+    }
+    let answer = legacy.request("logging/setLevel", json!({"level": "debug"})).await;
+    assert!(answer["result"].is_object(), "{answer}");
+    let uri = "a+note:///alpha";
+    legacy.subscribe(uri).await;
+    let (_, mut listener) = modern.listen_to(json!("s"), json!({ "resourceSubscriptions": [uri] })).await;
+    // The version of the resource is a state of the process.
+    for (version, client) in (1..).zip([&legacy, &modern]) {
+        client.call("a_touch", json!({"uri": "note:///alpha"})).await;
+        assert_eq!(legacy.updated().await.json()["params"]["version"], version);
+        let update = listener.await_method("notifications/resources/updated").await;
+        assert_eq!(update["params"]["version"], version, "{update}");
+    }
+    assert_eq!(starts(&file), 1);
+}
+
+#[tokio::test]
 async fn srv2_legacy_clients_use_modern_backends() {
     let http = HttpFixture::start(&["--era", "modern"]).await;
     for server in [http.server(), fixture_server(&["--era", "modern"])] {

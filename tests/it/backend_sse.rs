@@ -311,7 +311,7 @@ async fn d12_a_failed_sse_connection_is_reported_with_each_attempt_and_its_reaso
         ("nothing", format!("{not_found}; tried as HTTP+SSE: {not_found}")),
         ("website", "it answered GET without an event stream (is the url that of".to_owned()),
         ("streamable", "it answered HTTP 400 Bad Request".to_owned()),
-        ("mute", "no endpoint event on its stream within 2s (is the url that of an HTTP+SSE server?".to_owned()),
+        ("mute", "no endpoint event on its stream within 2 s (is the url that of an HTTP+SSE server?".to_owned()),
     ] {
         await_log(&gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &fragment]).await;
     }

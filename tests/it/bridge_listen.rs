@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::bridge_stateless::{cancel, home, request};
 use crate::client::Client;
-use crate::harness::{Scratch, goblin};
+use crate::harness::{Scratch, fixture_server, goblin};
+use crate::home::Home;
 use crate::raw_gateway::{Arrival, EventStream, RawGateway};
 use crate::subscriber::{subscribed_upstream, touch};
 
@@ -55,7 +56,9 @@ enum Goes {
 }
 
 async fn check_restart(goes: Goes) {
-    let home = home(&[]);
+    // With a cached listing the stream covers the resources before the server is ready, so each is notified twice.
+    let gateway = json!({ "listingCache": false });
+    let home = Home::new(&json!({ "gateway": gateway, "mcpServers": { "a": fixture_server(&[]) } }));
     let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });

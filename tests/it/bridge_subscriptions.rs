@@ -13,7 +13,9 @@ const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
 fn home() -> Home {
-    Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }))
+    // With a cached listing the next gateway accepts subscriptions before the server is ready, and notifies them twice.
+    let gateway = json!({ "listingCache": false });
+    Home::new(&json!({ "gateway": gateway, "mcpServers": { "a": fixture_server(&[]) } }))
 }
 
 /// Reads until an update and returns its params.

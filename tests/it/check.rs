@@ -71,7 +71,7 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
     assert_eq!(checked.code, Some(0), "{}", checked.stdout);
     assert!(!checked.stdout.contains("hunter2"), "{}", checked.stdout);
     for fragment in
-        ["5 servers", "https://search.example/mcp?***", "loose: npx fetches some-server without a fixed version"]
+        ["5 servers", "https://search.example/mcp?***", "without a fixed version (loose: write some-server@VERSION)"]
     {
         assert!(checked.stdout.contains(fragment), "{fragment}: {}", checked.stdout);
     }
@@ -202,7 +202,7 @@ async fn a_failed_server_is_reported_with_its_cause_beside_the_ready_ones() {
     for (id, state, fragment) in [
         ("good", "ready", None),
         ("absent", "failed", Some("/nowhere/server")),
-        ("mute", "failed", Some("within 3s")),
+        ("mute", "failed", Some("within 3 s")),
         ("refused", "failed", Some("refused")),
     ] {
         let server = server(&report, id);

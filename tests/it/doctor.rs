@@ -91,13 +91,7 @@ async fn other_users_of_the_machine_cause_a_warning() {
 async fn a_missing_or_broken_configuration_is_a_problem() {
     let home = Home::new(&json!({ "mcpServers": { "a": { "command": "x", "env": { "K": "${NO_SUCH_VARIABLE}" } } } }));
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(
-        &ran,
-        "problem",
-        "configuration",
-        "mcpServers.a.env.K: variable NO_SUCH_VARIABLE is not set",
-        "set it",
-    );
+    assert_found(&ran, "problem", "server a", "mcpServers.a.env.K: variable NO_SUCH_VARIABLE is not set", "set it");
     std::fs::write(&home.config, "{\n  \"gateway\": { \"prot\": 1 }\n}").expect("the file can be written");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(
@@ -147,7 +141,7 @@ async fn an_unusable_server_is_a_problem() {
     check_server(missing, "problem", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
     let home = Home::new(&impatient_config(json!({ "a": fixture_server(&["--hang-handshake"]) })));
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "problem", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
+    assert_found(&ran, "problem", "server a", "no answer to the handshake within 1 s", "policies.startTimeout");
     let ending = fixture_server(&["--exit-at-start"]);
     check_server(ending, "problem", "the process ended with exit code 3", "by hand").await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -88,15 +88,28 @@ fn print_text(scripted: &Scripted) {
     scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
 }
 
+fn echo_input(scripted: &Scripted) {
+    scripted.replace("exec cat");
+}
+
+fn print_and_exit(scripted: &Scripted) {
+    scripted.replace("echo 'total 0'; exit 0");
+}
+
+fn raise_in_python(scripted: &Scripted) {
+    scripted.replace("exec python3 -c 'import no_such_module'");
+}
+
 /// A name, a fault, the message for callers and the message for operators.
 type Row = (&'static str, fn(&Scripted), &'static str, &'static str);
 
 const UNSTARTABLE: &str = "its command cannot be started; goblin status shows more";
-const SILENT: &str = "no answer to the handshake within 5s (does the command start an MCP server on stdin";
+const ECHO: &str = "it echoes its input, so it is not an MCP server (is it the right command?)";
+const SILENT: &str = "no answer to the handshake within 5 s (does the command start an MCP server on stdin";
 
 #[tokio::test]
 async fn d14_a_broken_command_is_reported_with_its_cause_and_cure() {
-    let rows: [Row; 6] = [
+    let rows: [Row; 9] = [
         (
             "absent",
             remove_command,
@@ -112,10 +125,23 @@ async fn d14_a_broken_command_is_reported_with_its_cause_and_cure() {
             "exit code 7; last lines on stderr: no [31mlicence / call the vendor (run its command by hand",
         ),
         ("silent", never_answer, SILENT, SILENT),
+        ("echoing", echo_input, ECHO, ECHO),
+        (
+            "lister",
+            print_and_exit,
+            "exit code 0; goblin status shows more",
+            "exit code 0, but \"total 0\" on stdout, which is not an MCP message (is it the command of an MCP server?)",
+        ),
+        (
+            "python",
+            raise_in_python,
+            "exit code 1; goblin status shows more",
+            "exit code 1; stderr names the cause: ModuleNotFoundError: No module named 'no_such_module' (install",
+        ),
         (
             "babbling",
             print_text,
-            "no answer to the handshake within 5s; goblin status shows more",
+            "no answer to the handshake within 5 s; goblin status shows more",
             "but \"Listening on port 8000\" on stdout, which is not an MCP message (is it the right command?",
         ),
     ];

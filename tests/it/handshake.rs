@@ -124,7 +124,11 @@ async fn srv6_instructions_are_joined_under_a_heading_per_server() {
     }
     let answer = Client::new(gateway.address).initialize("2025-11-25").await;
     let result = &answer["result"];
-    assert_eq!(result["instructions"], "## one\n\nMind the gap.\n\n## three\n\nBe \"kind\".");
+    let expected = concat!(
+        "## one\n\nMind the gap.\n\nTools of this server are listed here as `one_NAME`.\n\n",
+        "## three\n\nBe \"kind\".\n\nTools of this server are listed here as `three_NAME`.",
+    );
+    assert_eq!(result["instructions"], expected);
     assert_eq!(result["serverInfo"]["name"], "goblin");
 }
 

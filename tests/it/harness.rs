@@ -31,10 +31,11 @@ pub fn fixture_server(arguments: &[&str]) -> Value {
     json!({ "command": fixture(), "args": arguments })
 }
 
-/// Disables the meta tools, unless the configuration defines its own exposure.
+/// Disables the meta tools, or lists all of them if the configuration defines its own exposure. A configuration with
+/// `metaTools` stays as it is.
 pub fn servers_only(mut config: Value) -> Value {
-    if ["metaTools", "exposure", "profiles"].iter().all(|key| config.get(key).is_none()) {
-        config["metaTools"] = json!(false);
+    if config.get("metaTools").is_none() {
+        config["metaTools"] = json!(["exposure", "profiles"].iter().any(|key| config.get(key).is_some()));
     }
     config
 }
@@ -109,7 +110,11 @@ pub fn goblin(home: &Path) -> Command {
     for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "GOBLIN_ADMIN_TOKEN"] {
         command.env_remove(variable);
     }
-    command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
+    command
+        .env("XDG_RUNTIME_DIR", home)
+        .env("XDG_STATE_HOME", home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .kill_on_drop(true);
     command
 }
 

@@ -157,7 +157,11 @@ async fn limited(scratch: &Scratch, limit: &str, config: Value) -> Gateway {
     let path = scratch.write("goblin.json", &servers_only(config).to_string());
     let script = format!("ulimit {limit}; exec {GOBLIN} serve --port 0 --log-level debug --config {}", path.display());
     let mut command = tokio::process::Command::new("sh");
-    command.args(["-c", &script]).env("XDG_RUNTIME_DIR", scratch.path()).env("XDG_STATE_HOME", scratch.path());
+    command
+        .args(["-c", &script])
+        .env("XDG_RUNTIME_DIR", scratch.path())
+        .env("XDG_STATE_HOME", scratch.path())
+        .env("XDG_CACHE_HOME", scratch.path());
     command.kill_on_drop(true);
     Gateway::of(command).await
 }

@@ -213,8 +213,7 @@ async fn hard3_the_maximum_holds_over_stdio() {
     let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client.write(std::str::from_utf8(&large_call(77, "a_echo", 3 * MIB)).expect("text")).await;
-    let answer = client.message().await;
-    assert_eq!(answer["id"], 77, "{answer}");
+    let answer = client.answer_to(77).await;
     assert_full(&answer, "maxMemory", 2 * MIB);
     let answer =
         client.request("tools/call", json!({ "name": "a_echo", "arguments": { "text": "x".repeat(65536) } })).await;

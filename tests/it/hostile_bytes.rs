@@ -72,9 +72,7 @@ async fn hard2_the_depth_is_bounded_over_every_transport() {
     sse.works().await;
     let stdio = Client::stdio(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } })).connected("2025-11-25").await;
     stdio.write(&deep_call(7, DEEP)).await;
-    let answer = stdio.message().await;
-    assert_eq!(answer["id"], 7, "{answer}");
-    assert_limit(&answer, "jsonDepth", 512);
+    assert_limit(&stdio.answer_to(7).await, "jsonDepth", 512);
     assert!(stdio.request("ping", json!({})).await["error"].is_null());
 }
 

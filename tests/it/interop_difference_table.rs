@@ -186,8 +186,8 @@ const INTRODUCTION: &str = "\
 \n## Differences
 
 `tests/it/interop_difference.rs` plays every entry of `tests/clients/differences.json` twice: without the gateway and
-through it. The gateway has one server, `\"namespacing\": \"none\"` and otherwise its default configuration. The test
-compares the handshake, results, errors, server requests and notifications, and their order. Only these differences
+through it. The gateway has one server, `\"namespacing\": \"none\"` and otherwise its default configuration. Four pairs
+also have `\"session\": \"per-client\"`, with which the roots of the client reach the server. The test compares the handshake, results, errors, server requests and notifications, and their order. Only these differences
 remain, and the test fails if one of them no longer occurs:
 
 | feature | direct | through the gateway | wanted | reason |

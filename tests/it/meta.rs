@@ -30,9 +30,9 @@ async fn client() -> (Gateway, Client) {
 }
 
 #[tokio::test]
-async fn meta5_meta_tools_are_listed_by_default_after_the_tools_of_servers() {
+async fn meta5_meta_tools_are_listed_after_the_tools_of_servers() {
     let scratch = crate::harness::Scratch::new();
-    let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
+    let config = json!({ "metaTools": true, "mcpServers": { "a": fixture_server(&[]) } });
     let path = scratch.write("goblin.json", &config.to_string());
     let mut command = crate::harness::goblin(scratch.path());
     command.args(["serve", "--port", "0", "--config"]).arg(path);

@@ -10,7 +10,8 @@ use crate::meta_client::{NAMES, column, text};
 
 #[tokio::test]
 async fn meta5_a_configured_prefix_is_part_of_all_meta_tool_names_and_texts() {
-    let config = json!({ "metaTools": { "prefix": "gw_" }, "mcpServers": { "a": fixture_server(&[]) } });
+    let config =
+        json!({ "metaTools": { "enabled": true, "prefix": "gw_" }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_echo").await;
     let tools = client.list("tools/list", "tools").await;

@@ -50,12 +50,12 @@ fn answer(seen: &Seen, names: &[String], is_modern: bool) -> Reply {
     seen.result(result)
 }
 
-async fn server(names: Vec<String>, is_modern: bool) -> Scripted {
+pub(crate) async fn server(names: Vec<String>, is_modern: bool) -> Scripted {
     Scripted::start(move |seen, _| answer(seen, &names, is_modern)).await
 }
 
 /// Returns the names in a list of the gateway, as soon as there are this many.
-async fn listed(client: &Client, list: &str, count: usize) -> Vec<String> {
+pub(crate) async fn listed(client: &Client, list: &str, count: usize) -> Vec<String> {
     eventually(&format!("{list} has {count} entries"), || async {
         let entries = client.list(&format!("{list}/list"), list).await;
         let name = |entry: &Value| entry["name"].as_str().expect("a name").to_owned();

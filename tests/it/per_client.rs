@@ -170,7 +170,7 @@ async fn sess2_the_process_of_a_stdio_client_ends_with_its_input() {
     client.await_tool("a_env").await;
     let answer = client.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
     let process: u32 = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");
-    assert_eq!(started(&log).last(), Some(&process));
+    assert!(started(&log).contains(&process), "{process}");
     assert!(client.close().await.success());
     assert!(started(&log).into_iter().all(|process| !is_alive(process)));
 }
@@ -251,7 +251,7 @@ async fn a_crash_affects_only_its_own_client_and_the_next_call_starts_a_new_proc
 }
 
 #[tokio::test]
-async fn a_failed_start_is_reported_with_its_cause_and_opens_the_breaker() {
+async fn d18_a_failed_start_is_reported_with_its_cause_and_each_call_triggers_at_most_one() {
     let (scratch, log) = start_log();
     // Only the first start, the one that lists, succeeds.
     let script =
@@ -260,9 +260,8 @@ async fn a_failed_start_is_reported_with_its_cause_and_opens_the_breaker() {
     server["args"][2] = json!(path_text(&log));
     let gateway = listed_gateway(server).await;
     let client = gateway.client().await;
-    let began = std::time::Instant::now();
     let mut rejected = Vec::new();
-    for _ in 0..30 {
+    for _ in 0..6 {
         rejected.push(client.try_call("a_echo", json!({})).await);
     }
     for answer in &rejected {
@@ -272,11 +271,9 @@ async fn a_failed_start_is_reported_with_its_cause_and_opens_the_breaker() {
         assert_eq!(data["retryable"], true, "{answer}");
     }
     await_log(&gateway, &["sorry", "exit code 7"]).await;
-    // The breaker opens after this many failures, and further calls are rejected without an attempt. On a slow machine
-    // the next attempt may be due.
     let later = starts(&scratch.path().join("starts.later"));
-    let max_starts = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
-    assert!((2..=max_starts).contains(&later), "{later} starts");
+    // The first list of a client also triggers an attempt. Usually the first call waits for it.
+    assert!((2..=rejected.len() + 1).contains(&later), "{later} starts");
     assert_eq!(links(&gateway).await, 0);
     assert!(gateway.client().await.try_call("a_echo", json!({})).await["error"].is_object());
 }

@@ -101,7 +101,7 @@ impl Machine {
         let mut command = Command::new("sh");
         let path = format!("{}:{}", self.bin.display(), std::env::var("PATH").unwrap_or_default());
         command.args(["-c", line]).current_dir(&self.project).env("PATH", path).env("HOME", self.scratch.path());
-        for variable in ["GOBLIN_CONFIG", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"] {
+        for variable in ["GOBLIN_CONFIG", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME"] {
             command.env_remove(variable);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);

@@ -26,7 +26,11 @@ fn validator() -> Validator {
 fn reader_accepts(text: &str) -> Result<Config, String> {
     let environment = |name: &str| Some(format!("value-of-the-variable-{name}"));
     let loaded = parse(text, &ConfigOrigin::new("goblin.json", "/etc/goblin"), &environment);
-    loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())
+    let config = loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())?;
+    match config.servers.values().find_map(|server| server.misconfiguration()) {
+        Some(misconfiguration) => Err(misconfiguration.reason()),
+        None => Ok(config),
+    }
 }
 
 fn schema_accepts(validator: &Validator, value: &Value) -> Result<(), String> {
@@ -142,6 +146,8 @@ fn reader_and_schema_accept_valid_configurations() {
         json!({ "mcpServers": {}, "policies": { "defaultTimeout": 0, "maxTimeout": "0", "askTimeout": 0, "startTimeout": "200ms", "maxMessageSize": 65536, "pageSize": 1 } }),
         json!({ "mcpServers": {}, "exposure": "auto", "metaTools": true, "profiles": {} }),
         json!({ "mcpServers": {}, "exposure": { "mode": "search", "pinned": ["a_*"], "autoAbove": 0, "reveal": true } }),
+        json!({ "mcpServers": {}, "exposure": { "clients": { "claude-code": "all", "Cursor*": { "mode": "search", "pinned": [] } } } }),
+        json!({ "mcpServers": {}, "metaTools": false, "exposure": { "clients": { "a": "all" } } }),
         json!({ "mcpServers": {}, "metaTools": false, "exposure": { "mode": "all" }, "profiles": { "p": { "exposure": "all" } } }),
         json!({ "mcpServers": {}, "metaTools": null, "exposure": "search" }),
         json!({ "mcpServers": {}, "metaTools": { "enabled": null, "prefix": "goblin_" }, "profiles": { "p": { "exposure": "search" } } }),
@@ -230,6 +236,12 @@ fn reader_and_schema_reject_invalid_configurations() {
         json!({ "mcpServers": {}, "exposure": { "pinned": "a" } }),
         json!({ "mcpServers": {}, "exposure": { "autoAbove": -1 } }),
         json!({ "mcpServers": {}, "exposure": { "above": 1 } }),
+        json!({ "mcpServers": {}, "exposure": { "clients": [] } }),
+        json!({ "mcpServers": {}, "exposure": { "clients": { "": "all" } } }),
+        json!({ "mcpServers": {}, "exposure": { "clients": { "a": "none" } } }),
+        json!({ "mcpServers": {}, "exposure": { "clients": { "a": { "clients": {} } } } }),
+        json!({ "mcpServers": {}, "metaTools": false, "exposure": { "clients": { "a": "search" } } }),
+        json!({ "mcpServers": {}, "metaTools": false, "profiles": { "p": { "exposure": { "clients": { "a": { "mode": "auto" } } } } } }),
         json!({ "mcpServers": {}, "metaTools": "no" }),
         json!({ "mcpServers": {}, "metaTools": { "prefix": "a.b" } }),
         json!({ "mcpServers": {}, "metaTools": { "prefix": "p".repeat(33) } }),

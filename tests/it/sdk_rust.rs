@@ -53,7 +53,7 @@ impl Client {
         let config = json!({ "policies": { "pageSize": 7 }, "mcpServers": { "a": fixture_server(&[]) } });
         let path = scratch.write("goblin.json", &servers_only(config).to_string());
         let mut command = Command::new(GOBLIN);
-        command.args(["stdio", "--config"]).arg(path).env_remove("GOBLIN_CONFIG");
+        command.args(["stdio", "--config"]).arg(path).env_remove("GOBLIN_CONFIG").env("XDG_CACHE_HOME", scratch.path());
         Client::of(command, scratch).await
     }
 

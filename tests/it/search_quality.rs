@@ -71,7 +71,7 @@ fn tools_of(path: &Path) -> Vec<Tool> {
     let server = ServerId::new(&id).expect("an id");
     let tool = |definition: Box<RawValue>| {
         let Named { name: native } = serde_json::from_str(definition.get()).expect("a name");
-        let exposed = name::claimed_name(NamePolicy::Prefix, &Namespacing::default(), &id, &server, &native);
+        let exposed = name::claimed_names(NamePolicy::Prefix, &Namespacing::default(), &id, &server, &native).remove(0);
         let (label, definition) = (format!("{id}/{native}"), definition.get().to_owned());
         Tool { label, exposed, native, server: id.clone(), definition }
     };

@@ -168,12 +168,15 @@ async fn a_resource_is_read_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn output_saves_the_binary_content_of_a_result() {
+async fn use15_output_saves_the_binary_content_of_a_result_and_reports_its_size() {
     let home = home();
     let (_gateway, _client) = home.gateway("a_echo").await;
     let ran = home.run(&["tools", "call", "a_audio", "--output", "sound.wav"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(std::fs::read(home.scratch.path().join("sound.wav")).expect("the file was written").starts_with(b"RIFF"));
+    let size =
+        goblin_wire::units::bytes(std::fs::metadata(home.scratch.path().join("sound.wav")).expect("a file").len());
+    assert!(ran.stderr.contains(&format!("saved sound.wav, {size}\n")), "{ran:?}");
     let ran = home.run(&["tools", "call", "a_big", "bytes=1", "--output", "nothing"]).await;
     assert!(ran.code == Some(0) && ran.stderr.contains("nothing was not written"), "{ran:?}");
     let ran = home.run(&["tools", "call", "a_audio", "--output", "no/where"]).await;

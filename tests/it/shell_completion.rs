@@ -32,7 +32,10 @@ async fn offered(home: &Home, line: &str) -> Vec<String> {
     let directory = std::path::Path::new(GOBLIN).parent().expect("a directory").display();
     let path = format!("{directory}:{}", std::env::var("PATH").expect("a path"));
     command.args(["--norc", "-c", script, "bash", line]).env("PATH", path).env("HOME", home.scratch.path());
-    command.env("XDG_RUNTIME_DIR", home.scratch.path()).env("XDG_STATE_HOME", home.scratch.path());
+    command
+        .env("XDG_RUNTIME_DIR", home.scratch.path())
+        .env("XDG_STATE_HOME", home.scratch.path())
+        .env("XDG_CACHE_HOME", home.scratch.path());
     command.env_remove("XDG_CONFIG_HOME").env_remove("GOBLIN_CONFIG").current_dir(home.scratch.path());
     let output = tokio::time::timeout(TIMEOUT, command.stdin(Stdio::null()).output()).await.expect("the process ends");
     let output = output.expect("bash runs");
@@ -72,10 +75,15 @@ async fn names_of_a_running_gateway_are_completed() {
 }
 
 #[tokio::test]
-async fn commands_options_and_configured_names_are_completed_without_a_gateway() {
+async fn use8_commands_options_and_configured_names_are_completed_without_a_gateway() {
     let home = Home::new(&json!({ "profiles": { "review": {} }, "mcpServers": { "a": fixture_server(&[]) } }));
     let of_config = format!("goblin tools list --config {} ", home.config());
     let (server, profile) = (format!("{of_config}--server "), format!("{of_config}--profile "));
+    let [of_remove, of_restart, of_enable, of_disable, of_logs, of_calls] =
+        ["remove", "restart", "enable", "disable", "logs --follow", "calls --failed --server"].map(|command| {
+            let (command, flags) = command.split_once(' ').unwrap_or((command, ""));
+            format!("goblin {command} --config {} {flags} ", home.config())
+        });
     for (line, expected) in [
         ("goblin too", &["tools"][..]),
         ("goblin tools ", &["list", "describe", "search", "call", "help"]),
@@ -83,6 +91,12 @@ async fn commands_options_and_configured_names_are_completed_without_a_gateway()
         ("goblin resources read ", &[]),
         ("goblin tools list --ser", &["--server"]),
         (&server, &["a"]),
+        (&of_remove, &["a"]),
+        (&of_restart, &["a"]),
+        (&of_enable, &["a"]),
+        (&of_disable, &["a"]),
+        (&of_logs, &["a"]),
+        (&of_calls, &["a"]),
         (&profile, &["review"]),
         ("goblin tools list --config gob", &["goblin.json"]),
     ] {

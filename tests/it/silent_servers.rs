@@ -17,6 +17,7 @@ use crate::harness::{Gateway, ROOT, TIMEOUT, eventually};
 use crate::raw_server::response;
 use crate::scripted_backend::{Reply, Scripted, Seen};
 use crate::sdk::tool;
+use crate::served::{Served, text};
 
 /// A program of `tests/clients` that serves over HTTP.
 pub struct SdkServer {
@@ -178,6 +179,28 @@ async fn d20_an_interval_finds_changes_without_any_request() {
     count.store(1, Ordering::SeqCst);
     listener.notification("notifications/tools/list_changed").await;
     assert!(listener.tool_names().await.contains(&"a_t1".to_owned()));
+}
+
+#[tokio::test]
+async fn use10_a_new_refresh_interval_applies_to_a_kept_connection() {
+    let (count, server) = counted().await;
+    let servers = |refresh: &str| {
+        let mut entry = entry(&server);
+        entry["refresh"] = json!(refresh);
+        json!({ "a": entry })
+    };
+    let served = Served::start(servers("1h")).await;
+    let listener = Client::new(served.gateway.address).listening(json!({})).await;
+    listener.await_tool("a_t0").await;
+    count.store(1, Ordering::SeqCst);
+    served.put(&text(servers("1s")));
+    served.hang_up();
+    listener.notification("notifications/tools/list_changed").await;
+    listener.await_tool("a_t1").await;
+    served.put(&text(servers("never")));
+    served.hang_up();
+    served.reloads(2).await;
+    assert_eq!(server.of("initialize").len(), 1, "the connection stays");
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ async fn servers_are_shown_with_their_state_and_the_cause_of_a_failure() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{ran:?}");
     let text = ran.text();
     let pid = gateway.child.id().expect("the process runs");
-    assert!(text.starts_with(&format!("goblin {} is ready, up ", env!("CARGO_PKG_VERSION"))), "{text}");
+    assert!(text.starts_with(&format!("goblin {} is degraded: 1 failed, up ", env!("CARGO_PKG_VERSION"))), "{text}");
     for fragment in [
         format!("pid {pid}\n"),
         format!("address        {}\n", gateway.url()),
@@ -152,6 +152,9 @@ async fn exit_codes_report_the_state_of_the_gateway() {
     let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
     let gateway = Gateway::of(command).await;
     check(&["status"], 0, "0 of 0 ready, 1 disabled").await;
+    check(&["status", "-c", home.config()], 0, "0 of 0 ready, 1 disabled").await;
+    let other = home.scratch.write("other.json", "{\"mcpServers\": {}}").display().to_string();
+    check(&["status", "-c", &other], 3, &format!("no gateway runs with {other}; start one")).await;
     std::fs::write(&home.config, "{\"mcpServers\": 1}").expect("the file can be written");
     signal(gateway.child.id().expect("the process runs"), "HUP");
     eventually("the file is rejected", || async { raw_status(&gateway).await.contains("\"problem\"").then_some(()) })

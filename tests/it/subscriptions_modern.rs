@@ -140,6 +140,23 @@ async fn sub2_sub5_many_resources_share_few_listen_streams_and_every_update_arri
 }
 
 #[tokio::test]
+async fn sub2_the_server_sees_the_end_of_the_stream_after_the_last_subscription() {
+    for stage in Stage::both().await {
+        let client = stage.gateway.client().await;
+        for unsubscribes in [true, false] {
+            let peer = stage.peer().await;
+            peer.subscribe(ALPHA).await;
+            assert!(uris(&streams(&client).await).contains("note:///alpha"));
+            match unsubscribes {
+                true => peer.unsubscribe(ALPHA).await,
+                false => peer.disconnect().await,
+            }
+            merged(&client, &[]).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn sub3_a_resource_that_the_server_does_not_acknowledge_is_rejected_by_uri() {
     for stage in Stage::both().await {
         let peer = stage.peer().await;

@@ -143,6 +143,25 @@ pub async fn await_call(client: &Client, tool: &str) {
     .await;
 }
 
+/// Starts a call of server `a` that ends with [`release`], and waits until the server has it.
+pub async fn hold_call(client: &Client) -> u64 {
+    let count = async || client.call_text("a_call_count", json!({})).await.parse::<u64>().expect("a number");
+    let counted = AtomicU64::new(count().await);
+    let held = client.begin_call("a_request", json!({"times": 0, "then": "release"})).await;
+    eventually("the call has arrived", || async {
+        // The query is a call too.
+        let expected = counted.fetch_add(1, Ordering::Relaxed) + 1;
+        (count().await > expected).then_some(())
+    })
+    .await;
+    held
+}
+
+/// Ends the calls of [`hold_call`] over the same connection of the server.
+pub async fn release(client: &Client) {
+    client.call("a_release", json!({})).await;
+}
+
 /// Starts a call in a task.
 pub fn begin_call(client: &Client, tool: &str, arguments: Value) -> tokio::task::JoinHandle<Value> {
     let (client, tool) = (client.clone(), tool.to_owned());

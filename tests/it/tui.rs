@@ -55,10 +55,16 @@ impl Stage {
 
     /// Starts `goblin top` and waits until it shows the gateway.
     async fn top(&self, columns: u16, rows: u16) -> Screen {
+        self.top_with(columns, rows, |_| {}).await
+    }
+
+    /// Starts `goblin top` with changes of its command.
+    async fn top_with(&self, columns: u16, rows: u16, change: impl FnOnce(&mut Command)) -> Screen {
         let mut command = goblin(self.home.path());
         command.arg("top");
+        change(&mut command);
         let screen = Screen::run(command, columns, rows);
-        screen.shows("● ready").await;
+        screen.shows("✗ degraded: 1 failed").await;
         screen
     }
 }
@@ -151,7 +157,7 @@ async fn tui4_a_schema_can_be_scrolled_in_a_small_terminal() {
     screen.press("3");
     screen.shows("one_echo").await;
     screen.press("/two_add\r");
-    screen.press("l");
+    screen.press("\x1b[C");
     screen.shows("Input schema").await;
     screen.press("G");
     screen.shows("dev.goblin/").await;
@@ -230,8 +236,8 @@ async fn panels_show_servers_and_events_and_a_click_selects_a_row() {
     let text =
         screen.wait("servers are shown", |text| text.contains("✗ failed") && text.contains("3 of 4 ready")).await;
     assert!(line_of(&text, "one ").contains("● ready"), "{text}");
-    screen.press("8");
-    screen.wait("events are shown", |text| text.contains("KIND") && text.contains("broken")).await;
+    screen.press("9");
+    screen.wait("events are shown", |text| text.contains("MESSAGE") && text.contains("broken")).await;
     screen.press("2");
     screen.wait("the servers are shown", |text| text.contains("RESTARTS")).await;
     // A click on the third tab, then on the second row of its list.
@@ -258,7 +264,11 @@ async fn fake_gateway(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
             "/api/servers/off/enable" => json!({"error": {"message": "off cannot be enabled\u{1b}[2J"}}),
             _ => json!({"version": 1, "entries": []}),
         };
-        let code = if path.ends_with("/enable") { 409 } else { 200 };
+        let code = match path.as_str() {
+            "/api/calls" | "/api/logs" => 404,
+            path if path.ends_with("/enable") => 409,
+            _ => 200,
+        };
         let answer = http::Response::builder().status(code).body(Full::<Bytes>::from(body.to_string()));
         std::future::ready(answer)
     };
@@ -301,6 +311,108 @@ async fn a_change_is_sent_with_the_admin_token_after_a_confirmation() {
     let paths = ["/api/servers/a%20b%2Fc/restart", "/api/servers/off/enable", "/api/reload"];
     assert_eq!(requests, paths.map(|path| format!("{path} Bearer secret")));
     assert!(!screen.text().contains("secret"));
+    screen.press("8");
+    screen.shows("the gateway is older than this dashboard: it has no /api/calls").await;
+    screen.press("e");
+    screen.shows("this gateway has none here").await;
+}
+
+#[tokio::test]
+async fn use14_a_small_terminal_shows_failures_first_with_their_reason() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(80, 24).await;
+    for panel in ["1", "2"] {
+        screen.press(panel);
+        let text = screen.wait("the panel is open", |text| text.contains(&format!("[{panel} "))).await;
+        let row = |part: &str| text.lines().position(|line| line.contains(part)).unwrap_or_else(|| panic!("{text}"));
+        assert!(row("┌ Failed 1") < row("broken") && row("broken") < row("┌ Servers 3"), "{text}");
+        assert!(line_of(&text, "broken").contains("✗ failed  its command cannot be started"), "{text}");
+    }
+    screen.press(ENTER);
+    let text = screen.shows("Log and stderr").await;
+    assert!(text.contains("/nowhere/to/be/found"), "{text}");
+}
+
+#[tokio::test]
+async fn use14_a_prompt_and_a_template_are_used_by_forms() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(120, 40).await;
+    screen.press("4");
+    screen.shows("one_greet").await;
+    screen.press("/one_greet\r");
+    screen.hides("two_greet").await;
+    screen.press("c");
+    screen.shows("Get one_greet").await;
+    screen.press(ENTER);
+    screen.shows("✗ required").await;
+    screen.press("\x1b[C");
+    screen.shows("→ Ada").await;
+    screen.press("\x1b[C\r");
+    screen.wait("the messages are shown", |text| text.contains("user:") && text.contains("Hello, Ada!")).await;
+    screen.press("y");
+    screen.shows("copied the result to the clipboard").await;
+    screen.press("q");
+    screen.hides("Hello, Ada!").await;
+    screen.press(":");
+    screen.shows("Jump to").await;
+    screen.press("onedb\r");
+    screen
+        .wait("the template is selected", |text| {
+            text.lines().any(|line| line.contains("> ") && line.contains("{table}/{id}"))
+        })
+        .await;
+    screen.press("r");
+    screen.shows("Read ").await;
+    screen.press("users\t7");
+    screen.shows("db://users/7").await;
+    screen.press(ENTER);
+    screen.wait("the content is shown", |text| text.contains("db://users/7 (Esc closes)")).await;
+}
+
+#[tokio::test]
+async fn use14_events_are_filtered_by_level_and_the_log_follows() {
+    let stage = Stage::new().await;
+    let mut screen = stage.top(120, 40).await;
+    screen.press("9");
+    screen.shows("info and above").await;
+    screen.press("v");
+    let text = screen.wait("warnings are shown", |text| text.contains("warn and above")).await;
+    assert!(text.contains("broken") && !text.contains(" info "), "{text}");
+    screen.press("vvv");
+    screen.shows("info and above · following").await;
+    screen.press("l");
+    screen.shows("Log of ").await;
+    screen.press("k");
+    screen.press(ESCAPE);
+    screen.hides("Log of ").await;
+}
+
+#[tokio::test]
+async fn use14_the_configuration_is_edited_and_reloaded() {
+    let stage = Stage::new().await;
+    let mut shorter = config(&stage.home);
+    shorter["mcpServers"].as_object_mut().expect("servers").remove("two");
+    let (good, bad) = (stage.home.write("good.json", &shorter.to_string()), stage.home.write("bad.json", "{"));
+    let editor = stage.home.path().join("next.json");
+    std::fs::copy(&good, &editor).expect("a copy");
+    let script = format!("cp {}", editor.display());
+    let mut screen = stage
+        .top_with(100, 30, |command| {
+            command.env("VISUAL", script);
+        })
+        .await;
+    screen.press("2");
+    screen.shows("two").await;
+    screen.press("e");
+    screen.shows("the configuration was reloaded").await;
+    screen.wait("the server is gone", |text| text.contains("Servers 2")).await;
+    std::fs::copy(&bad, &editor).expect("a copy");
+    screen.press("e");
+    screen.shows("The new configuration is not in force").await;
+    screen.press("q");
+    screen.hides("The new configuration is not in force").await;
+    screen.press("q");
+    assert_eq!(screen.ended().await, Some(0));
 }
 
 #[tokio::test]
@@ -311,7 +423,7 @@ async fn a_lost_gateway_is_shown_and_its_successor_is_found() {
     screen.shows("trying again in").await;
     screen.shows("✗ lost").await;
     stage.gateway = Gateway::of(serve(&stage.home)).await;
-    screen.shows("● ready").await;
+    screen.shows("✗ degraded: 1 failed").await;
 }
 
 #[tokio::test]
@@ -367,7 +479,7 @@ async fn serve_with_tui_shows_its_own_gateway_and_ends_with_the_dashboard() {
     let mut command = serve(&home);
     command.arg("--tui");
     let mut screen = Screen::run(command, 100, 30);
-    screen.shows("● ready").await;
+    screen.shows("✗ degraded: 1 failed").await;
     let text = screen.wait("its servers are shown", |text| text.contains("3 of 4 ready")).await;
     assert!(!text.contains("INFO") && !text.contains("WARN"), "no line of the log is on the screen:\n{text}");
     screen.press("q");

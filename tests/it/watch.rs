@@ -215,7 +215,9 @@ async fn watch_survives_a_restart_of_the_gateway() {
 async fn a_server_that_is_ready_late_after_a_restart_is_watched_again() {
     let gate = Scratch::new();
     let wait = format!("while [ ! -e {} ]; do sleep 0.01; done; exec {}", gate.path().join("go").display(), fixture());
-    let home = home(&json!({ "command": "sh", "args": ["-c", wait] }));
+    // A cached listing would contain the resource, so that the gateway would accept the subscription at once.
+    let servers = json!({ "a": { "command": "sh", "args": ["-c", wait] } });
+    let home = Home::new(&json!({ "mcpServers": servers, "gateway": { "listingCache": false } }));
     let go = gate.write("go", "");
     let (mut gateway, _client) = home.gateway("a_touch").await;
     let watch = watch(&home, &["--json", "--log-level", "info", ALPHA]).await;

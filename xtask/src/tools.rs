@@ -1,9 +1,10 @@
 //! `cargo xtask tools`: installs the MCP clients and servers that the tests run against.
 //!
-//! Four bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
-//! (`py1`) and 2.x (`py2`), and the conformance suite (`conformance`) with the Node it needs. Their sources are
-//! committed in `tests/clients` and `tests/conformance`. Each bundle has a stamp file with a copy of its inputs,
-//! written after the installation succeeded. A bundle is installed again only if its inputs differ from the stamp.
+//! Five bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
+//! (`py1`) and 2.x (`py2`), the conformance suite (`conformance`) with the Node it needs, and AI clients
+//! (`ai-clients`). Their sources are committed in `tests/clients`, `tests/conformance` and `tests/ai-clients`. Each
+//! bundle has a stamp file with a copy of its inputs, written after the installation succeeded. A bundle is installed
+//! again only if its inputs differ from the stamp.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,6 +28,7 @@ const PYTHON_CURE: &str = "install Python 3.11 or newer with venv, for example `
 pub fn install(root: &Path) -> Result<()> {
     let sources = root.join("tests/clients");
     let suite = root.join("tests/conformance");
+    let ai_clients = root.join("tests/ai-clients");
     let tools = root.join("target/tools");
     fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
     // Two runs at once would install into the same directories. The lock is held until the end, and the system releases
@@ -40,6 +42,7 @@ pub fn install(root: &Path) -> Result<()> {
     let bundles = [
         npm("npm packages", &sources, &tools)?,
         npm("conformance suite", &suite, &tools.join("conformance"))?,
+        npm("AI clients", &ai_clients, &tools.join("ai-clients"))?,
         python_environment(&sources, &tools, "1", python)?,
         python_environment(&sources, &tools, "2", python)?,
     ];

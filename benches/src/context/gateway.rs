@@ -77,7 +77,7 @@ impl Gateway {
             let mut client = Client::connect(goblin.address).await?;
             let (_, answer) = client.learn_setup().await?;
             let Initialized { instructions } = result(&answer)?;
-            if tools(&mut client, setting).await? == expected {
+            if tools(&mut client).await? == expected {
                 return Ok(Some(Self { client, instructions, _goblin: goblin }));
             }
             client.close().await?;
@@ -127,16 +127,13 @@ fn config(setting: Setting, servers: &[Published]) -> Result<Value> {
     Ok(json!({
         "gateway": { "port": 0 },
         "exposure": setting.mode(),
-        "metaTools": setting.has_own(),
+        "metaTools": setting.meta_tools(),
         "mcpServers": servers,
     }))
 }
 
 /// Returns the number of backend tools that the gateway has now, listed or not.
-async fn tools(client: &mut Client, setting: Setting) -> Result<usize> {
-    if !setting.has_own() {
-        return Ok(list(client).await?.len());
-    }
+async fn tools(client: &mut Client) -> Result<usize> {
     let answer = call(client, "catalog_tools", &json!({ "limit": 1 })).await?;
     let Total { total } = serde_json::from_str(answer.structured()?)?;
     Ok(total)

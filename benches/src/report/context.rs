@@ -57,7 +57,8 @@ fn own_table(context: &Context) -> String {
         line(&mut text, format_args!("| `{name}` | {} | {} |", size.whole, size.bare));
     }
     if let Some(listed) = context.list(Setting::Search, context.max_tools()) {
-        line(&mut text, format_args!("| all, as a list | {} | {} |", listed.size.whole, listed.size.bare));
+        line(&mut text, format_args!("| all, as a list | {} | {} |", context.own_list.whole, context.own_list.bare));
+        line(&mut text, format_args!("| those that `search` lists | {} | {} |", listed.size.whole, listed.size.bare));
         line(&mut text, format_args!("| what `search` adds to the instructions | {0} | {0} |", listed.instructions));
     }
     text

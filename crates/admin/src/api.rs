@@ -23,8 +23,11 @@ pub struct Status {
     pub started: String,
     pub uptime_seconds: u64,
     pub pid: u32,
-    /// The state of the gateway: `starting`, `ready` or `stopping`.
+    /// The state of the gateway: `starting`, `ready`, `degraded` or `stopping`.
     pub state: String,
+    /// The state with its counts, such as `starting 3/16`, `ready` or `degraded: 2 failed`.
+    pub summary: String,
+    pub server_counts: ServerCounts,
     pub configuration: ConfigurationStatus,
     pub servers: Vec<ServerStatus>,
     pub sessions: SessionCounts,
@@ -56,11 +59,28 @@ pub struct ConfigurationStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerStatus {
     pub id: String,
-    /// The state of the server: `ready`, `starting`, `failed` or `disabled`.
+    /// The state of the server: `ready`, `starting`, `failed`, `misconfigured` or `disabled`.
     pub state: String,
     /// The reason of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Whether the entries come from an earlier connection or from the cache.
+    pub stale: bool,
+    /// The command line of a child process, with masked secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// The URL of a remote server, with masked secrets, or the directory of a `files` server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The id of the child process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The instructions of the server for agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// The last failure, also if the server has recovered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
     /// The transport: `stdio`, `http`, `sse` or `files`. Absent if the server is not connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
@@ -88,6 +108,16 @@ pub struct ServerStatus {
     /// Descriptions of lists that failed and of tools that were left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacking: Vec<String>,
+}
+
+/// A failure of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct LastError {
+    /// The time of the failure, as ISO 8601.
+    pub time: String,
+    pub message: String,
 }
 
 /// The number of entries of each kind.
@@ -252,6 +282,9 @@ pub struct Entry {
     pub exposed: String,
     /// The name, URI or template that the server uses.
     pub native: String,
+    /// The identifier of a resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The definition in the lists of clients, token for token.
     #[cfg_attr(test, schemars(with = "serde_json::Value"))]
     pub definition: Box<RawValue>,
@@ -262,10 +295,13 @@ pub struct Entry {
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionList {
+    /// The number of sessions, as in the status.
     pub total: usize,
     /// The number of sessions that are not listed.
     pub omitted: usize,
-    /// The sessions, most recently active first.
+    /// The number of listed clients without a session. `total` does not include them.
+    pub stateless: usize,
+    /// The sessions and the clients without one, most recently active first.
     pub sessions: Vec<SessionInfo>,
 }
 
@@ -273,8 +309,13 @@ pub struct SessionList {
 #[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionInfo {
-    /// The end of the session id.
+    /// The end of the session id. Empty for clients without a session.
     pub id: String,
+    /// Whether the client sends requests without a session. All such clients with the same name and version are one
+    /// entry.
+    pub stateless: bool,
+    /// The number of requests so far.
+    pub requests: u64,
     /// The name that the client reports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client: String,
@@ -311,6 +352,77 @@ pub struct EventInfo {
     pub fields: BTreeMap<String, String>,
 }
 
+/// The response of `GET /api/logs`: the recent events, oldest first. With a server, these are the events of that server
+/// with the lines that it wrote to stderr.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct LogList {
+    /// The start time of the gateway. Sequence numbers begin again after a restart.
+    pub started: String,
+    /// The sequence number of the newest event of any server. `after` continues from here.
+    pub last: u64,
+    /// An upper bound of the number of events after `after` that the gateway no longer has.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missed: u64,
+    pub events: Vec<EventInfo>,
+}
+
+/// The response of `GET /api/calls`: the ended calls that the gateway remembers, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CallList {
+    /// The start time of the gateway. Sequence numbers begin again after a restart.
+    pub started: String,
+    /// The number of calls since the start, and the sequence number of the newest one. `after` continues from here.
+    pub total: u64,
+    /// The number of calls after `after` that the gateway no longer has.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missed: u64,
+    pub calls: Vec<CallInfo>,
+}
+
+/// One ended call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct CallInfo {
+    /// The sequence number. It starts at 1 and has no gaps.
+    pub seq: u64,
+    /// The time when the call ended, as ISO 8601 with milliseconds.
+    pub time: String,
+    /// The name that the client reports.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client: String,
+    /// The end of the session id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    pub method: String,
+    /// The exposed name of the tool or prompt, or the exposed URI.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The size of the request.
+    pub request_bytes: u64,
+    /// The size of the answer.
+    pub response_bytes: u64,
+    pub duration_ms: f64,
+    /// The outcome: `ok`, `tool_error`, `error` or `cancelled`.
+    pub outcome: String,
+    /// The code of an error: the `data.code` of the gateway, otherwise the JSON-RPC number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// The message of an error, or the beginning of the text of a tool error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// The data of a `missed` event: the number of events that the reader lost before the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
@@ -325,6 +437,10 @@ pub struct Missed {
 #[serde(rename_all = "camelCase", default)]
 pub struct Ready {
     pub ready: bool,
+    /// The state of the gateway, as in the status.
+    pub state: String,
+    /// The state with its counts, as in the status.
+    pub summary: String,
     pub servers: ServerCounts,
 }
 
@@ -336,6 +452,7 @@ pub struct ServerCounts {
     pub total: usize,
     pub ready: usize,
     pub starting: usize,
+    /// The number of failed and misconfigured servers.
     pub failed: usize,
 }
 
@@ -348,6 +465,26 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     pub stopped: Vec<String>,
     pub unchanged: usize,
+    /// The names of other settings that changed, as in the file.
+    pub settings: Vec<String>,
+}
+
+impl Reloaded {
+    /// Returns the changes in words, such as `2 servers changed (git, fetch), exposure changed; 14 unchanged`.
+    pub fn summary(&self) -> String {
+        let Reloaded { started, changed, stopped, unchanged, settings } = self;
+        let servers = [(started, "started"), (changed, "changed"), (stopped, "stopped")].into_iter();
+        let servers = servers.filter(|(ids, _)| !ids.is_empty()).map(|(ids, verb)| {
+            let noun = if ids.len() == 1 { "server" } else { "servers" };
+            format!("{} {noun} {verb} ({})", ids.len(), ids.join(", "))
+        });
+        let settings = settings.iter().map(|setting| format!("{setting} changed"));
+        let parts: Vec<String> = servers.chain(settings).collect();
+        match parts.is_empty() {
+            true => format!("nothing changed; {unchanged} unchanged"),
+            false => format!("{}; {unchanged} unchanged", parts.join(", ")),
+        }
+    }
 }
 
 /// The response to a rejected request.

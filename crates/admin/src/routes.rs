@@ -16,8 +16,8 @@ pub struct Route {
     pub path: &'static str,
     pub access: Access,
     pub action: RouteAction,
-    /// The only query parameter that the route accepts.
-    pub parameter: Option<&'static str>,
+    /// The query parameters that the route accepts, each at most once.
+    pub parameters: &'static [&'static str],
 }
 
 impl Route {
@@ -92,19 +92,21 @@ pub enum ReadTarget {
     Subscriptions,
     Sessions,
     Events,
+    Logs,
+    Calls,
     OpenApi,
 }
 
 const fn read(path: &'static str, target: ReadTarget) -> Route {
-    Route { path, access: Access::Operator, action: RouteAction::Read(target), parameter: None }
+    Route { path, access: Access::Operator, action: RouteAction::Read(target), parameters: &[] }
 }
 
 const fn entries(path: &'static str, list: List) -> Route {
-    Route { parameter: Some("server"), ..read(path, ReadTarget::Entries(list)) }
+    Route { parameters: &["server"], ..read(path, ReadTarget::Entries(list)) }
 }
 
 const fn change(path: &'static str, change: ChangeTarget) -> Route {
-    Route { path, access: Access::Operator, action: RouteAction::Change(change), parameter: None }
+    Route { path, access: Access::Operator, action: RouteAction::Change(change), parameters: &[] }
 }
 
 pub const ROUTES: &[Route] = &[
@@ -118,9 +120,14 @@ pub const ROUTES: &[Route] = &[
     entries("/api/prompts", List::Prompts),
     entries("/api/resources", List::Resources),
     entries("/api/templates", List::Templates),
-    Route { parameter: Some("uri"), ..read("/api/subscriptions", ReadTarget::Subscriptions) },
+    Route { parameters: &["uri"], ..read("/api/subscriptions", ReadTarget::Subscriptions) },
     read("/api/sessions", ReadTarget::Sessions),
     read("/api/events", ReadTarget::Events),
+    Route { parameters: &["server", "level", "after", "limit", "wait"], ..read("/api/logs", ReadTarget::Logs) },
+    Route {
+        parameters: &["server", "client", "tool", "outcome", "after", "limit", "wait"],
+        ..read("/api/calls", ReadTarget::Calls)
+    },
     read("/api/openapi.json", ReadTarget::OpenApi),
     change("/api/reload", ChangeTarget::Configuration),
     change("/api/servers/{id}/restart", ChangeTarget::Server(ServerAction::Restart)),
@@ -217,7 +224,7 @@ mod tests {
             ("GET", "/api/servers/a/b", "near /api/servers/{id}"),
             ("GET", "/api/Status", "near /api/status"),
             ("GET", "/api/tool", "near /api/tools"),
-            ("GET", "/api", "near /api/tools"),
+            ("GET", "/api", "near /api/logs"),
         ] {
             assert_eq!(describe(verb, path), expected, "{verb} {path}");
         }

@@ -6,31 +6,30 @@ use std::sync::Arc;
 
 use goblin_config::exposure::Exposure;
 use goblin_config::{Config, Filter, NamePolicy, Server, ServerId, UriPolicy};
-use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::template::Template;
+use goblin_wire::via::{GatewayId, Via};
 
 use crate::listing::{Definition, List};
 use crate::meta::MetaSet;
 use crate::name::{self, NameClaim};
 use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
-use crate::{Catalog, CatalogEntry, ListedTools, NameTable, Source, Upstream, definition, uri};
-
-/// The maximum length of the joined instructions, in bytes.
-const MAX_INSTRUCTIONS: usize = 16 * 1024;
+use crate::{Catalog, CatalogEntry, NameTable, Source, Upstream, definition, uri};
 
 /// The settings that a catalog depends on, besides the listings.
 pub struct CatalogSettings {
     pub page_size: usize,
     pub exposure: Exposure,
     pub meta: Arc<MetaSet>,
+    /// The id of the gateway. `None` for a catalog that is not served.
+    pub gateway: Option<GatewayId>,
 }
 
 impl CatalogSettings {
     /// Returns the settings for clients without a profile.
     pub fn new(config: &Config) -> CatalogSettings {
         let (page_size, exposure) = (config.policies.page_size, config.exposure.clone());
-        CatalogSettings { page_size, exposure, meta: MetaSet::new(&config.meta_tools) }
+        CatalogSettings { page_size, exposure, meta: MetaSet::new(&config.meta_tools), gateway: None }
     }
 }
 
@@ -38,20 +37,26 @@ impl CatalogSettings {
 pub fn build<U: Upstream>(version: u64, settings: &CatalogSettings, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
     let tools = build_names(&sources, &resources, List::Tools, |name| settings.meta.find(name).is_some());
-    let listed = ListedTools::new(&tools, settings);
-    Catalog {
+    let catalog = Catalog {
         version,
-        instructions: instructions(&sources, &listed, &settings.meta),
-        listed,
+        via: via(&sources, settings),
         tools,
         prompts: build_names(&sources, &resources, List::Prompts, |_| false),
         resources: Arc::new(resources),
         meta: Arc::clone(&settings.meta),
+        lists: Vec::new(),
+        client_rules: Arc::default(),
         page_size: settings.page_size.max(1),
-        views: Default::default(),
         indexes: Default::default(),
         sources,
-    }
+    };
+    catalog.with_lists(settings)
+}
+
+/// Returns the ids of this gateway and of those behind its servers.
+fn via<U: Upstream>(sources: &[Source<U>], settings: &CatalogSettings) -> Via {
+    let behind = sources.iter().map(|source| &source.listing.via);
+    settings.gateway.as_ref().map(|own| Via::joined(own, behind)).unwrap_or_default()
 }
 
 /// The configuration of one backend for tools or for prompts.
@@ -107,14 +112,15 @@ fn build_names<U: Upstream>(
             let backend = &sources[*index].backend;
             let server = backend.config();
             let rules = rules(server, list);
-            let default_name = || {
-                name::claimed_name(rules.policy, &server.namespacing, &server.prefix, backend.id(), &definition.native)
+            let (namespacing, prefix) = (&server.namespacing, &server.prefix);
+            let names = match rules.rename.get(&*definition.native) {
+                Some(name) => vec![name.clone()],
+                None => name::claimed_names(rules.policy, namespacing, prefix, backend.id(), &definition.native),
             };
-            let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(default_name);
             NameClaim {
                 server: backend.id(),
                 native: &definition.native,
-                name,
+                names,
                 max_length: server.namespacing.max_length,
             }
         })
@@ -122,13 +128,21 @@ fn build_names<U: Upstream>(
     let resolved = name::resolve_conflicts(&claims, is_reserved);
     let mut names = NameTable { contested: resolved.contested, ..NameTable::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(resolved.names) {
-        let server = sources[source].backend.id().as_str();
-        let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
+        let backend = &sources[source].backend;
+        let expose_uri = |native: &str| resources.expose(source, native);
+        let server = backend.id().as_str();
+        let mut shown = definition::exposed(definition, &exposed.name, server, expose_uri);
+        if !exposed.aliases.is_empty() && *exposed.name == *definition.native {
+            // The name has the prefix, so the definition also has the origin.
+            shown = definition::renamed(&shown, &exposed.name, &definition.native, server);
+        }
         names.insert(CatalogEntry {
             source,
             calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
             native: definition.native.clone(),
-            exposed: exposed.into(),
+            exposed: exposed.name.into(),
+            aliases: exposed.aliases.into(),
+            lost: exposed.lost.into(),
             definition: shown,
             schema: Arc::default(),
             // An invalid annotation is ignored. Calls of the tool over HTTP then repeat no argument.
@@ -236,32 +250,6 @@ fn expose_all<U: Upstream>(
         }
     });
     unique(claimed.collect(), |index| namespaced(&entries[index]))
-}
-
-/// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`MAX_INSTRUCTIONS`]. The
-/// text names every server that did not fit. If tools are unlisted, it begins with a guide to finding them.
-pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &ListedTools, meta: &MetaSet) -> Option<String> {
-    let mut joined = match listed {
-        ListedTools::All => String::new(),
-        ListedTools::Pinned { .. } => meta.guidance(),
-    };
-    let mut omitted = Vec::new();
-    for source in sources {
-        let Some(text) = source.listing.hello.as_ref().and_then(|hello| hello.instructions.as_deref()) else {
-            continue;
-        };
-        let section = format!("## {}\n\n{}\n\n", source.backend.id(), text.trim());
-        if joined.len() + section.len() <= MAX_INSTRUCTIONS {
-            joined.push_str(&section);
-        } else {
-            omitted.push(source.backend.id().to_string());
-        }
-    }
-    if !omitted.is_empty() {
-        joined.push_str(&format!("(Omitted for length: the instructions of {}.)", omitted.join(", ")));
-    }
-    let joined = joined.trim_end();
-    (!joined.is_empty()).then(|| quote(joined))
 }
 
 #[cfg(test)]

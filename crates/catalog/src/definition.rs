@@ -9,6 +9,8 @@ use crate::listing::Definition;
 
 const NATIVE: &str = "dev.goblin/native";
 const SERVER: &str = "dev.goblin/server";
+/// The member that Claude Code reads.
+const ALWAYS_LOAD: &str = "anthropic/alwaysLoad";
 
 /// Returns the definition under its exposed name. `expose_uri` maps the URIs in its `_meta`.
 pub fn exposed(definition: &Definition, name: &str, server: &str, expose_uri: impl Fn(&str) -> String) -> Bytes {
@@ -45,6 +47,15 @@ pub(crate) fn redescribed(definition: &Bytes, description: &str) -> Bytes {
     let whole = json::whole(text);
     let mut edits = Splice::new();
     json::set_members(text, whole, &[("description", quote(description))], &mut edits);
+    edits.apply(definition)
+}
+
+/// Marks a tool that a client must not defer. A client that defers tools behind a search of its own would otherwise
+/// defer the tools that search this catalog.
+pub(crate) fn always_loaded(definition: &Bytes) -> Bytes {
+    let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
+    let mut edits = Splice::new();
+    set_meta(text, json::whole(text), &[(ALWAYS_LOAD, "true".to_owned())], &mut edits);
     edits.apply(definition)
 }
 
@@ -113,13 +124,18 @@ pub fn ui_uris(text: &str, span: Span) -> Vec<Span> {
 
 /// Adds the native name and the server to `_meta`. Replaces the values of a gateway further upstream.
 fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut Splice) {
+    set_meta(text, whole, &[(NATIVE, quote(native)), (SERVER, quote(server))], edits);
+}
+
+/// Sets members of `_meta`. Adds `_meta` if the definition has none.
+fn set_meta(text: &str, whole: Span, members: &[(&str, String)], edits: &mut Splice) {
     let meta = json::member(text, whole, "_meta").filter(|meta| meta.get(text).starts_with('{'));
     let Some(meta) = meta else {
         let before = if json::members(text, whole).next().is_some() { "," } else { "" };
-        let origin = format!(r#"{before}"_meta":{{"{NATIVE}":{},"{SERVER}":{}}}"#, quote(native), quote(server));
-        return edits.insert(whole.end - 1, origin);
+        let written: Vec<_> = members.iter().map(|(key, value)| format!("{}:{value}", quote(key))).collect();
+        return edits.insert(whole.end - 1, format!(r#"{before}"_meta":{{{}}}"#, written.join(",")));
     };
-    json::set_members(text, meta, &[(NATIVE, quote(native)), (SERVER, quote(server))], edits);
+    json::set_members(text, meta, members, edits);
 }
 
 #[cfg(test)]
@@ -168,6 +184,17 @@ mod tests {
             r#"{"name":"t","_meta":{"ui":{"resourceUri":"ui://w"},"ui/resourceUri":"ui://w","other":"ui://w"}}"#,
             r#"{"name":"s_t","_meta":{"dev.goblin/native":"t","dev.goblin/server":"s","ui":{"resourceUri":"s+ui://w"},"ui/resourceUri":"s+ui://w","other":"ui://w"}}"#,
         );
+    }
+
+    #[test]
+    fn use11_a_tool_is_marked_and_keeps_its_other_bytes() {
+        for (definition, expected) in [
+            (r#"{"name":"t" , "x":1.0}"#, r#"{"name":"t" , "x":1.0,"_meta":{"anthropic/alwaysLoad":true}}"#),
+            (r#"{"name":"t","_meta":{ "a":1e3}}"#, r#"{"name":"t","_meta":{"anthropic/alwaysLoad":true, "a":1e3}}"#),
+            (r#"{"_meta":{"anthropic/alwaysLoad":false}}"#, r#"{"_meta":{"anthropic/alwaysLoad":true}}"#),
+        ] {
+            assert_eq!(always_loaded(&Bytes::from_static(definition.as_bytes())), expected);
+        }
     }
 
     #[test]

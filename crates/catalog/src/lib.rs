@@ -8,7 +8,9 @@
 pub mod build;
 pub mod content;
 pub mod definition;
+mod exposed_lists;
 pub mod indexes;
+pub mod instructions;
 pub mod known_uris;
 pub mod listing;
 pub mod meta;
@@ -24,19 +26,21 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use goblin_config::exposure::ExposureMode;
 use goblin_config::{Server, ServerId};
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use goblin_wire::via::Via;
 use goblin_wire::{Dialect, Era, Error};
 use parking_lot::MutexGuard;
 
 use crate::build::CatalogSettings;
+use crate::exposed_lists::Pages;
+pub use crate::exposed_lists::{ClientRules, ExposedLists, ListedTools};
 use crate::indexes::Indexes;
 use crate::known_uris::KnownUris;
 use crate::listing::{List, Listing};
-use crate::meta::{MetaEntry, MetaSet};
+use crate::meta::MetaSet;
 use crate::resources::ResourceTable;
 use crate::schema::{InputSchema, ValidationSkip};
 
@@ -46,14 +50,14 @@ pub struct Catalog<U: Upstream> {
     pub tools: NameTable<U>,
     pub prompts: NameTable<U>,
     pub resources: Arc<ResourceTable>,
-    /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
-    pub instructions: Option<String>,
     /// The gateway's own tools.
     pub meta: Arc<MetaSet>,
-    /// The tools that are listed.
-    pub listed: ListedTools,
+    /// The lists that clients see, one for each distinct exposure. The first has no rule.
+    lists: Vec<ExposedLists>,
+    client_rules: Arc<ClientRules>,
+    /// The gateways behind the lists, this one first.
+    pub via: Via,
     page_size: usize,
-    views: [Pages; 2],
     indexes: Indexes,
 }
 
@@ -97,6 +101,10 @@ pub struct CatalogEntry<U: Upstream> {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
+    /// Other names that mean this entry. Lists do not have them.
+    pub aliases: Box<[String]>,
+    /// Names that this entry and others claimed. They mean no entry.
+    pub lost: Box<[String]>,
     /// The definition that clients receive.
     pub definition: Bytes,
     /// The compiled input schema, for backends with argument validation.
@@ -107,33 +115,12 @@ pub struct CatalogEntry<U: Upstream> {
     pub calls: Option<Arc<U::Calls>>,
 }
 
-/// The tools that are listed. Clients can call all tools.
-pub enum ListedTools {
-    All,
-    /// Only pinned tools are listed. `positions` are their indexes.
-    Pinned {
-        positions: Vec<usize>,
-        /// True if a client's list also has the tools that the client had described.
-        reveal: bool,
-    },
-}
-
-impl ListedTools {
-    fn new<U: Upstream>(tools: &NameTable<U>, settings: &CatalogSettings) -> ListedTools {
-        let exposure = &settings.exposure;
-        let is_long = tools.entries.len() > exposure.auto_above;
-        if exposure.mode == ExposureMode::All || exposure.mode == ExposureMode::Auto && !is_long {
-            return ListedTools::All;
-        }
-        let is_pinned = |entry: &CatalogEntry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
-        let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
-        ListedTools::Pinned { positions: pinned.map(|(position, _)| position).collect(), reveal: exposure.reveal }
+impl<U: Upstream> CatalogEntry<U> {
+    /// Returns every name that means this entry, the listed one first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&*self.exposed].into_iter().chain(self.aliases.iter().map(String::as_str))
     }
 }
-
-/// The pages of each list. A page is built on first use, so no request pays for more than one.
-#[derive(Default)]
-struct Pages([OnceLock<Box<[OnceLock<Bytes>]>>; 4]);
 
 /// One page of a list, as the `result` of a response.
 pub struct Page {
@@ -142,24 +129,36 @@ pub struct Page {
     pub was_made: bool,
 }
 
-/// The pages of lists with several pages, by era and by list. The vector of a list is empty if no client
-/// requested the list.
-pub struct LongPages([[Vec<Bytes>; 4]; 2]);
+/// The pages of lists with several pages. The vector of a list is empty if no client requested the list.
+pub struct LongPages {
+    /// The pages by exposure, by era and by list.
+    pages: Vec<[[Vec<Bytes>; 4]; 2]>,
+    client_rules: Arc<ClientRules>,
+}
+
+/// The properties of a client that select its lists.
+#[derive(Clone, Copy, Debug)]
+pub struct Viewer<'a> {
+    pub dialect: Dialect,
+    /// The name of the client program in lower case.
+    pub program: Option<&'a str>,
+}
 
 impl LongPages {
     pub fn bytes(&self) -> usize {
-        self.0.iter().flatten().flatten().map(Bytes::len).sum()
+        self.pages.iter().flatten().flatten().flatten().map(Bytes::len).sum()
     }
 
-    pub fn get(&self, dialect: Dialect, list: List, number: usize) -> Option<Bytes> {
-        self.0[dialect.era() as usize][list as usize].get(number).cloned()
+    pub fn get(&self, viewer: Viewer<'_>, list: List, number: usize) -> Option<Bytes> {
+        let exposure = if list == List::Tools { self.client_rules.find(viewer.program) } else { 0 };
+        self.pages[exposure][viewer.dialect.era() as usize][list as usize].get(number).cloned()
     }
 }
 
 /// The part of a catalog that the clients of one era see. The client's profile has already chosen the catalog.
 pub struct View<'a, U: Upstream> {
     pub catalog: &'a Catalog<U>,
-    pages: &'a Pages,
+    pub lists: &'a ExposedLists,
     era: Era,
 }
 
@@ -172,22 +171,82 @@ impl<U: Upstream> Clone for View<'_, U> {
 impl<U: Upstream> Copy for View<'_, U> {}
 
 impl<U: Upstream> Catalog<U> {
+    /// Returns the view for lookups, which all clients of an era share.
     pub fn view(&self, dialect: Dialect) -> View<'_, U> {
-        self.view_of(dialect.era())
+        View { catalog: self, lists: self.default_lists(), era: dialect.era() }
     }
 
-    fn view_of(&self, era: Era) -> View<'_, U> {
-        View { catalog: self, pages: &self.views[era as usize], era }
+    /// Returns the view of one client, with the lists for its program.
+    pub fn view_for(&self, viewer: Viewer<'_>) -> View<'_, U> {
+        View { catalog: self, lists: self.lists_for(viewer.program), era: viewer.dialect.era() }
+    }
+
+    /// Returns the lists for a client program.
+    pub fn lists_for(&self, program: Option<&str>) -> &ExposedLists {
+        &self.lists[self.exposure_of(program)]
+    }
+
+    /// Returns the index of the exposure for a client program.
+    pub fn exposure_of(&self, program: Option<&str>) -> usize {
+        self.client_rules.find(program)
+    }
+
+    /// Returns the number of distinct exposures.
+    pub fn count_exposures(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Reports for each exposure whether the listed tools differ from those of another catalog. All differ if the
+    /// rules for clients do.
+    pub fn changed_tools(&self, before: &Catalog<U>) -> Vec<bool> {
+        // The gateways behind the servers are part of the pages, but clients need no notification of them: a restarted
+        // inner gateway has another id and the same tools.
+        let is_comparable = self.client_rules == before.client_rules && self.lists.len() == before.lists.len();
+        let is_changed = |index| !is_comparable || self.listed_tools(index) != before.listed_tools(index);
+        (0..self.lists.len()).map(is_changed).collect()
+    }
+
+    fn listed_tools(&self, exposure: usize) -> Vec<&Bytes> {
+        View { catalog: self, lists: &self.lists[exposure], era: Era::Legacy }.definitions(List::Tools)
+    }
+
+    /// Returns the lists of clients whose program has no exposure of its own.
+    pub fn default_lists(&self) -> &ExposedLists {
+        &self.lists[0]
     }
 
     /// Returns the pages of every long list that a client has started to read.
     pub fn long_pages(&self) -> LongPages {
-        LongPages([Era::Legacy, Era::Modern].map(|era| List::ALL.map(|list| self.view_of(era).started_pages(list))))
+        let of = |(index, lists): (usize, &ExposedLists)| {
+            let has = |list: List| index == 0 || list == List::Tools;
+            let view = |era| View { catalog: self, lists, era };
+            let pages = |era, list| if has(list) { view(era).started_pages(list) } else { Vec::new() };
+            [Era::Legacy, Era::Modern].map(|era| List::ALL.map(|list| pages(era, list)))
+        };
+        let pages = self.lists.iter().enumerate().map(of).collect();
+        LongPages { pages, client_rules: Arc::clone(&self.client_rules) }
     }
 
     /// Returns the arguments of a tool that headers repeat. Returns `None` if the catalog does not offer the tool.
     pub fn mirrors(&self, tool: &str) -> Option<&Mirrors> {
         self.tools.find(tool).ok().map(|(_, entry)| &entry.mirrors)
+    }
+
+    /// Adds the lists of each exposure to a catalog that has all its entries.
+    fn with_lists(mut self, settings: &CatalogSettings) -> Catalog<U> {
+        let (exposures, rules) = ClientRules::new(&settings.exposure);
+        self.lists = exposures.iter().map(|exposure| ExposedLists::new(&self, exposure)).collect();
+        self.client_rules = Arc::new(rules);
+        self
+    }
+
+    fn definition(&self, list: List, position: usize) -> &Bytes {
+        match list {
+            List::Tools => &self.tools.entries[position].definition,
+            List::Prompts => &self.prompts.entries[position].definition,
+            List::Resources => &self.resources.entries[position].definition,
+            List::Templates => &self.resources.templates[position].definition,
+        }
     }
 
     pub fn source(&self, index: usize) -> &Source<U> {
@@ -209,87 +268,6 @@ impl<U: Upstream> Catalog<U> {
         self.resources.templates.iter().for_each(|entry| add(List::Templates, entry.source));
         counts
     }
-
-    /// Returns the definitions of a list that clients see.
-    pub fn definitions(&self, list: List) -> Vec<&Bytes> {
-        self.listed(list, 0..self.count_listed(list))
-    }
-
-    /// Returns definitions of a list by their positions in the list that clients see. The gateway's own tools come
-    /// last.
-    fn listed(&self, list: List, positions: Range<usize>) -> Vec<&Bytes> {
-        let (backend_count, own) = (self.count_listed(list) - self.own_tools(list).len(), self.own_tools(list));
-        let definition = |position: usize| match (position.checked_sub(backend_count), self.pinned(list)) {
-            (Some(position), _) => &own[position].definition,
-            (None, Some(pinned)) => self.definition(list, pinned[position]),
-            (None, None) => self.definition(list, position),
-        };
-        positions.map(definition).collect()
-    }
-
-    fn definition(&self, list: List, position: usize) -> &Bytes {
-        match list {
-            List::Tools => &self.tools.entries[position].definition,
-            List::Prompts => &self.prompts.entries[position].definition,
-            List::Resources => &self.resources.entries[position].definition,
-            List::Templates => &self.resources.templates[position].definition,
-        }
-    }
-
-    /// Returns the number of entries of a list that clients see.
-    fn count_listed(&self, list: List) -> usize {
-        self.pinned(list).map_or_else(|| self.count(list), <[usize]>::len) + self.own_tools(list).len()
-    }
-
-    /// Returns the indexes of the listed entries if others are not listed.
-    fn pinned(&self, list: List) -> Option<&[usize]> {
-        match (list, &self.listed) {
-            (List::Tools, ListedTools::Pinned { positions, .. }) => Some(positions),
-            _ => None,
-        }
-    }
-
-    /// Returns the gateway's own tools if a list has them.
-    fn own_tools(&self, list: List) -> &[MetaEntry] {
-        if list == List::Tools && self.meta.listed { &self.meta.entries } else { &[] }
-    }
-
-    fn count_pages(&self, list: List) -> usize {
-        self.count_listed(list).div_ceil(self.page_size).max(1)
-    }
-
-    /// Builds one page of a list. The page ends in a cursor if another page follows.
-    fn make_page(&self, list: List, era: Era, number: usize) -> Bytes {
-        let shown = |definition: &Bytes| match list {
-            List::Tools => shown_tool(definition, era),
-            List::Prompts | List::Resources | List::Templates => definition.clone(),
-        };
-        let begin = number * self.page_size;
-        let end = self.count_listed(list).min(begin + self.page_size);
-        let definitions: Vec<_> = self.listed(list, begin..end).into_iter().map(shown).collect();
-        let kind = match era {
-            Era::Legacy => String::new(),
-            Era::Modern => {
-                format!(r#""resultType":"complete"{FRESHNESS},"_meta":{{"{SERVER_INFO}":{IDENTITY}}},"#)
-            }
-        };
-        let size: usize = definitions.iter().map(|definition| definition.len() + 1).sum();
-        let mut json = Vec::with_capacity(size + 64);
-        json.extend_from_slice(format!("{{{kind}\"{}\":[", list.member()).as_bytes());
-        for (index, definition) in definitions.iter().enumerate() {
-            if index > 0 {
-                json.push(b',');
-            }
-            json.extend_from_slice(definition);
-        }
-        json.push(b']');
-        if number + 1 < self.count_pages(list) {
-            let cursor = Cursor { version: self.version, list, page: number + 1 };
-            json.extend_from_slice(format!(",\"nextCursor\":{}", quote(&cursor.to_string())).as_bytes());
-        }
-        json.push(b'}');
-        json.into()
-    }
 }
 
 /// Returns a tool's definition in a form that clients of this era can read.
@@ -301,14 +279,107 @@ fn shown_tool(definition: &Bytes, era: Era) -> Bytes {
 }
 
 impl<'a, U: Upstream> View<'a, U> {
+    /// Returns the definitions of a list that clients see.
+    pub fn definitions(self, list: List) -> Vec<&'a Bytes> {
+        self.listed(list, 0..self.count_listed(list))
+    }
+
+    /// Returns definitions of a list by their positions in the list that clients see. The gateway's own tools come
+    /// last.
+    fn listed(self, list: List, positions: Range<usize>) -> Vec<&'a Bytes> {
+        let own = self.own_tools(list);
+        let backend_count = self.count_listed(list) - own.len();
+        let definition = |position: usize| match (position.checked_sub(backend_count), self.pinned(list)) {
+            (Some(position), _) => &self.catalog.meta.entries[own[position]].definition,
+            (None, Some(pinned)) => self.catalog.definition(list, pinned[position]),
+            (None, None) => self.catalog.definition(list, position),
+        };
+        positions.map(definition).collect()
+    }
+
+    /// Returns the number of entries of a list that clients see.
+    fn count_listed(self, list: List) -> usize {
+        self.pinned(list).map_or_else(|| self.catalog.count(list), <[usize]>::len) + self.own_tools(list).len()
+    }
+
+    /// Returns the indexes of the listed entries if others are not listed.
+    fn pinned(self, list: List) -> Option<&'a [usize]> {
+        match (list, &self.lists.tools) {
+            (List::Tools, ListedTools::Pinned { positions, .. }) => Some(positions),
+            _ => None,
+        }
+    }
+
+    /// Returns the indexes of the gateway's own tools that a list has.
+    fn own_tools(self, list: List) -> &'a [usize] {
+        if list == List::Tools { &self.lists.own } else { &[] }
+    }
+
+    fn count_pages(self, list: List) -> usize {
+        self.count_listed(list).div_ceil(self.catalog.page_size).max(1)
+    }
+
+    /// Builds one page of a list. The page ends in a cursor if another page follows.
+    fn make_page(self, list: List, number: usize) -> Bytes {
+        let shown = |definition: &Bytes| match list {
+            List::Tools => self.listed_tool(definition),
+            List::Prompts | List::Resources | List::Templates => definition.clone(),
+        };
+        let begin = number * self.catalog.page_size;
+        let until = self.count_listed(list).min(begin + self.catalog.page_size);
+        let definitions: Vec<_> = self.listed(list, begin..until).into_iter().map(shown).collect();
+        // Older clients get `_meta` at the end, because `with_revealed` replaces the beginning of a page.
+        let via = self.catalog.via.member();
+        let (kind, end) = match self.era {
+            Era::Legacy if via.is_empty() => (String::new(), String::new()),
+            Era::Legacy => (String::new(), format!(r#","_meta":{{{via}}}"#)),
+            Era::Modern => {
+                let comma = if via.is_empty() { "" } else { "," };
+                let meta = format!(r#"{{"{SERVER_INFO}":{IDENTITY}{comma}{via}}}"#);
+                (format!(r#""resultType":"complete"{FRESHNESS},"_meta":{meta},"#), String::new())
+            }
+        };
+        let size: usize = definitions.iter().map(|definition| definition.len() + 1).sum();
+        let mut json = Vec::with_capacity(size + kind.len() + end.len() + 64);
+        json.extend_from_slice(format!("{{{kind}\"{}\":[", list.member()).as_bytes());
+        for (index, definition) in definitions.iter().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            json.extend_from_slice(definition);
+        }
+        json.push(b']');
+        if number + 1 < self.count_pages(list) {
+            let cursor = Cursor { version: self.catalog.version, list, page: number + 1 };
+            json.extend_from_slice(format!(",\"nextCursor\":{}", quote(&cursor.to_string())).as_bytes());
+        }
+        json.extend_from_slice(end.as_bytes());
+        json.push(b'}');
+        json.into()
+    }
+
     /// Returns a tool and its index. The error names the candidates if several tools claimed the name.
     pub fn tool(self, name: &str) -> Result<(usize, &'a CatalogEntry<U>), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
-    /// Returns a tool's definition in the form that lists have for this client.
-    pub fn shown_tool(self, definition: &Bytes) -> Bytes {
-        shown_tool(definition, self.era)
+    /// Returns a tool's definition in the form that lists have for this client. `position` is the index of a server's
+    /// tool.
+    pub fn shown_tool(self, definition: &Bytes, position: Option<usize>) -> Bytes {
+        let is_listed = match (&self.lists.tools, position) {
+            (ListedTools::All, _) | (_, None) => true,
+            (ListedTools::Pinned { positions, reveal }, Some(position)) => *reveal || positions.contains(&position),
+        };
+        if is_listed { self.listed_tool(definition) } else { shown_tool(definition, self.era) }
+    }
+
+    /// Returns the definition of a listed tool. If other tools are unlisted, a client must not defer the listed ones.
+    fn listed_tool(self, definition: &Bytes) -> Bytes {
+        let shown = shown_tool(definition, self.era);
+        match self.lists.tools {
+            ListedTools::All => shown,
+            ListedTools::Pinned { .. } => definition::always_loaded(&shown),
+        }
     }
 
     pub fn prompt(self, name: &str) -> Result<(usize, &'a CatalogEntry<U>), Error> {
@@ -320,7 +391,7 @@ impl<'a, U: Upstream> View<'a, U> {
 
     /// Adds the tools that the client had described to the first page of the tools. Returns any other page unchanged.
     pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
-        let ListedTools::Pinned { positions, reveal: true } = &self.catalog.listed else { return page };
+        let ListedTools::Pinned { positions, reveal: true } = &self.lists.tools else { return page };
         const HEAD: &[u8] = br#"{"tools":["#;
         let is_first = self.page(List::Tools, 0).is_some_and(|first| first == page);
         if !is_first || !page.starts_with(HEAD) {
@@ -329,7 +400,7 @@ impl<'a, U: Upstream> View<'a, U> {
         let mut whole = BytesMut::from(HEAD);
         let known = names.iter().filter_map(|name| self.catalog.tools.find(name).ok());
         for (_, entry) in known.filter(|(position, _)| !positions.contains(position)) {
-            whole.extend_from_slice(&definition::for_older(&entry.definition));
+            whole.extend_from_slice(&self.listed_tool(&entry.definition));
             whole.extend_from_slice(b",");
         }
         // The gateway's own tools are always listed in this mode, so the page is not empty.
@@ -343,24 +414,30 @@ impl<'a, U: Upstream> View<'a, U> {
     }
 
     pub fn find_page(self, list: List, number: usize) -> Option<Page> {
-        let empty = || (0..self.catalog.count_pages(list)).map(|_| OnceLock::new()).collect();
-        let position = self.pages.0[list as usize].get_or_init(empty).get(number)?;
+        let empty = || (0..self.count_pages(list)).map(|_| OnceLock::new()).collect();
+        let position = self.pages(list).0[list as usize].get_or_init(empty).get(number)?;
         let was_made = position.get().is_some();
-        let json = position.get_or_init(|| self.catalog.make_page(list, self.era, number)).clone();
+        let json = position.get_or_init(|| self.make_page(list, number)).clone();
         Some(Page { json, was_made })
     }
 
     /// Returns all pages of a list if it has several pages and a client has started to read it. Returns nothing
     /// otherwise.
     fn started_pages(self, list: List) -> Vec<Bytes> {
-        let count = self.pages.0[list as usize].get().map_or(0, |pages| pages.len());
+        let count = self.pages(list).0[list as usize].get().map_or(0, |pages| pages.len());
         let numbers = if count > 1 { 0..count } else { 0..0 };
         numbers.filter_map(|number| self.page(list, number)).collect()
     }
 
     /// Reports whether a list has more than one page.
     pub fn is_long(self, list: List) -> bool {
-        self.catalog.count_pages(list) > 1
+        self.count_pages(list) > 1
+    }
+
+    /// Returns the pages of a list. Exposures differ in tools only, so they share the pages of other lists.
+    fn pages(self, list: List) -> &'a Pages {
+        let lists = if list == List::Tools { self.lists } else { self.catalog.default_lists() };
+        &lists.pages[self.era as usize]
     }
 }
 
@@ -372,7 +449,8 @@ impl<U: Upstream> Default for NameTable<U> {
 
 impl<U: Upstream> NameTable<U> {
     fn insert(&mut self, entry: CatalogEntry<U>) {
-        self.index.insert(entry.exposed.clone(), self.entries.len());
+        let names = [&*entry.exposed].into_iter().chain(entry.aliases.iter().map(String::as_str));
+        self.index.extend(names.map(|name| (name.into(), self.entries.len())));
         self.entries.push(entry);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use goblin_wire::json::{self, Span};
 use goblin_wire::memory::Reservation;
+use goblin_wire::via::Via;
 use goblin_wire::{Hello, Method, Text};
 
 /// An entry takes this much besides its text: its names, and its places in the catalog's tables.
@@ -91,6 +92,10 @@ pub struct Listing {
     pub lists: [Arc<Vec<Definition>>; 4],
     /// The reserved memory of each list.
     pub reserved: [Option<Arc<Reservation>>; 4],
+    /// The gateways that the lists come from.
+    pub via: Via,
+    /// The gateways that each list comes from. A proxy may remove them from some lists.
+    pub vias: [Via; 4],
 }
 
 /// One tool, prompt, resource or template as the backend wrote it.
@@ -123,17 +128,26 @@ impl Listing {
         self.reserved[list as usize] = Some(Arc::new(reserved));
     }
 
+    /// Replaces the gateways that a list comes from. Reports whether those of the listing changed.
+    pub fn set_via(&mut self, list: List, via: Via) -> bool {
+        self.vias[list as usize] = via;
+        let union = Via::union(&self.vias);
+        std::mem::replace(&mut self.via, union.clone()) != union
+    }
+
     /// Replaces a list by the equal one of another listing, to share its memory.
     pub fn share(&mut self, list: List, other: &Listing) {
         self.lists[list as usize] = Arc::clone(other.get(list));
         self.reserved[list as usize] = other.reserved[list as usize].clone();
     }
 
-    /// Reports whether two listings of one server have the same entries and capabilities.
+    /// Reports whether two listings of one server have the same entries, capabilities and gateways.
     pub fn is_same(&self, other: &Listing) -> bool {
         let is_same = |(one, two): (&Arc<Vec<Definition>>, &Arc<Vec<Definition>>)| Arc::ptr_eq(one, two) || one == two;
         let capabilities = |listing: &Listing| listing.hello.as_ref().map(|hello| hello.capabilities);
-        capabilities(self) == capabilities(other) && self.lists.iter().zip(&other.lists).all(is_same)
+        self.via == other.via
+            && capabilities(self) == capabilities(other)
+            && self.lists.iter().zip(&other.lists).all(is_same)
     }
 }
 

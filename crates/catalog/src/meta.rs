@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use goblin_config::exposure::MetaTools;
+use goblin_config::exposure::{MetaListing, MetaTools};
 use goblin_wire::json;
 
+use crate::listing::List;
 use crate::schema::{InputSchema, ValidationSkip};
 
 /// The definitions in the order of [`MetaTool::ALL`]. They are part of the context of every agent, so the texts are
@@ -33,6 +34,23 @@ goblin_wire::labels! {
     }
 }
 
+impl MetaTool {
+    /// Returns the list that the tool searches or describes. Returns `None` if it concerns all lists.
+    pub(crate) fn subject(self) -> Option<List> {
+        match self {
+            MetaTool::SearchTools | MetaTool::DescribeTool | MetaTool::CallTool | MetaTool::CatalogTools => {
+                Some(List::Tools)
+            }
+            MetaTool::SearchResources | MetaTool::DescribeResource | MetaTool::CatalogResources => {
+                Some(List::Resources)
+            }
+            MetaTool::CatalogTemplates => Some(List::Templates),
+            MetaTool::SearchPrompts | MetaTool::DescribePrompt | MetaTool::CatalogPrompts => Some(List::Prompts),
+            MetaTool::ListServers => None,
+        }
+    }
+}
+
 /// The default and the maximum number of entries that a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimit {
@@ -47,8 +65,8 @@ impl ResultLimit {
 
 /// The gateway's own tools under the names that clients use.
 pub struct MetaSet {
-    /// True if the list of tools has them.
-    pub listed: bool,
+    /// Decides which of them the list of tools has.
+    pub listing: MetaListing,
     prefix: String,
     names: HashMap<Box<str>, usize>,
     /// All entries, in the order of [`MetaTool::ALL`].
@@ -78,7 +96,7 @@ impl MetaSet {
         };
         let entries: Vec<_> = MetaTool::ALL.iter().zip(definitions).map(entry).collect();
         let names = entries.iter().enumerate().map(|(index, entry)| (entry.name.clone(), index)).collect();
-        Arc::new(MetaSet { listed: config.enabled, prefix, names, entries })
+        Arc::new(MetaSet { listing: config.enabled, prefix, names, entries })
     }
 
     pub fn find(&self, name: &str) -> Option<&MetaEntry> {
@@ -88,18 +106,6 @@ impl MetaSet {
     /// Reports whether this is the tool that calls other tools. Every call runs this check, so it avoids hashing.
     pub fn is_call(&self, name: &str) -> bool {
         name.strip_prefix(self.prefix.as_str()) == Some(MetaTool::CallTool.as_str())
-    }
-
-    /// Returns instructions for clients that see only some of the tools.
-    pub(crate) fn guidance(&self) -> String {
-        let [search, describe, call] = [MetaTool::SearchTools, MetaTool::DescribeTool, MetaTool::CallTool];
-        format!(
-            "## Finding tools\n\nMost tools are not listed. Find them with `{}`, see their arguments with `{}`, and call \
-             them with `{}` or by their own names.\n\n",
-            self.name(search),
-            self.name(describe),
-            self.name(call),
-        )
     }
 
     /// Returns the common prefix of their names.

@@ -1,6 +1,6 @@
 //! The exposed names of tools and prompts (D4). A name is built once and looked up as a whole. It is never split.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use goblin_config::{NamePolicy, Namespacing, ServerId};
 use sha2::{Digest, Sha256};
@@ -8,94 +8,134 @@ use sha2::{Digest, Sha256};
 /// The number of hash characters at the end of a shortened or contested name.
 const HASH_LETTERS: usize = 6;
 
-/// The name that an entry claims.
+/// The names that an entry claims.
 #[derive(Clone, Debug)]
 pub struct NameClaim<'a> {
     pub server: &'a ServerId,
     pub native: &'a str,
-    /// The exposed name before conflicts are resolved.
-    pub name: String,
+    /// The exposed names before conflicts are resolved, at least one. The entry is listed under the first that it gets.
+    pub names: Vec<String>,
     pub max_length: usize,
 }
 
 /// The result of [`resolve_conflicts`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ExposedNames {
-    /// One exposed name per claim, in the order of the claims.
-    pub names: Vec<String>,
-    /// Names that several entries claimed. Each of them got a suffix, and the bare name is unassigned.
+    /// The names of each entry, in the order of the claims.
+    pub names: Vec<ExposedName>,
+    /// Names that several entries claimed. No entry gets them. The values are the exposed names of these entries.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
-/// Returns the name that an entry claims. Without namespacing it is the native name, whatever its characters and length.
-/// Otherwise it is prefix and native name, with unsafe characters replaced by `_`. A name that is too long is cut and
-/// ends in a hash. An empty prefix changes only the prefix: the name is still safe and short.
-pub fn claimed_name(
+/// The names that one entry got.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExposedName {
+    /// The name in lists.
+    pub name: String,
+    /// Other names that mean the same entry.
+    pub aliases: Vec<String>,
+    /// Claimed names that the entry did not get.
+    pub lost: Vec<String>,
+}
+
+/// Returns the names that an entry claims, the preferred one first. Without namespacing it is the native name, whatever
+/// its characters and length. Otherwise it is prefix and native name. A native name that already begins with the prefix
+/// first claims the name that does not repeat it.
+pub fn claimed_names(
     policy: NamePolicy,
     namespacing: &Namespacing,
     prefix: &str,
     server: &ServerId,
     native: &str,
-) -> String {
-    let whole = match policy {
-        NamePolicy::None => return native.to_owned(),
+) -> Vec<String> {
+    let separator = &namespacing.separator;
+    let full = match policy {
+        NamePolicy::None => return vec![native.to_owned()],
         NamePolicy::Prefix if prefix.is_empty() => native.to_owned(),
-        NamePolicy::Prefix => format!("{prefix}{}{native}", namespacing.separator),
+        NamePolicy::Prefix => format!("{prefix}{separator}{native}"),
     };
-    let safe = safe(&whole);
-    if safe.len() <= namespacing.max_length {
-        return safe;
-    }
-    suffixed(&safe, server, native, namespacing.max_length, HASH_LETTERS)
+    let is_shortened = namespacing.shorten && !prefix.is_empty();
+    let short = if is_shortened { without_repetition(prefix, separator, native) } else { None };
+    let fitted = |name: String| fit(&name, server, native, namespacing.max_length);
+    let mut names: Vec<_> = short.into_iter().chain([full]).map(fitted).collect();
+    names.dedup();
+    names
 }
 
-/// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
-/// therefore never changes its meaning when another backend appears. A name with a suffix is safe and short, also if the
-/// claimed name is not.
+/// Returns the name with the prefix once if the native name begins with the prefix. Letters compare without case, and
+/// `-` equals `_`. After the prefix, the native name ends or has a separator, `_` or `-`, and more characters.
+fn without_repetition(prefix: &str, separator: &str, native: &str) -> Option<String> {
+    let (safe_prefix, safe_native) = (safe(prefix), safe(native));
+    let folded = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    let (head, rest) = safe_native.split_at_checked(safe_prefix.len())?;
+    if folded(head) != folded(&safe_prefix) {
+        return None;
+    }
+    if rest.is_empty() {
+        return Some(safe_prefix);
+    }
+    let rest = rest.strip_prefix(separator).or_else(|| rest.strip_prefix(['_', '-']))?;
+    (!rest.is_empty()).then(|| format!("{safe_prefix}{separator}{rest}"))
+}
+
+/// Replaces unsafe characters. A name that is too long is cut and ends in a hash.
+fn fit(name: &str, server: &ServerId, native: &str, max_length: usize) -> String {
+    let safe = safe(name);
+    if safe.len() <= max_length { safe } else { suffixed(&safe, server, native, max_length, HASH_LETTERS) }
+}
+
+/// Resolves conflicts. An entry gets the names that no other entry claims and that are not reserved. An entry without
+/// such a name gets a name with a suffix. A name therefore never changes its meaning when another backend appears. A
+/// name with a suffix is safe and short, also if the claimed name is not.
 pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
     let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, claim) in claims.iter().enumerate() {
-        claimed.entry(&claim.name).or_default().push(index);
+        for name in &claim.names {
+            claimed.entry(name).or_default().push(index);
+        }
     }
-    let mut names: Vec<String> = claims.iter().map(|claim| claim.name.clone()).collect();
+    let is_free = |name: &str| claimed.get(name).is_some_and(|claimants| claimants.len() == 1) && !is_reserved(name);
+    let mut names: Vec<ExposedName> = claims
+        .iter()
+        .map(|claim| {
+            let (mut got, lost) = claim.names.iter().cloned().partition::<Vec<_>, _>(|name| is_free(name));
+            let name = if got.is_empty() { String::new() } else { got.remove(0) };
+            ExposedName { name, aliases: got, lost }
+        })
+        .collect();
+    let mut nameless: Vec<usize> = (0..claims.len()).filter(|index| names[*index].name.is_empty()).collect();
+    // The order of names makes the result independent of the order of the claims.
+    nameless.sort_by_key(|index| claims[*index].names.last());
+    let mut taken = HashSet::new();
+    for &index in &nameless {
+        let claim = &claims[index];
+        let stem = safe(claim.names.last().map_or("", String::as_str));
+        let mut letters = HASH_LETTERS;
+        let unique = loop {
+            let candidate = suffixed(&stem, claim.server, claim.native, claim.max_length, letters);
+            let is_unused =
+                !taken.contains(&candidate) && !claimed.contains_key(&*candidate) && !is_reserved(&candidate);
+            if is_unused || letters >= 40 {
+                break candidate;
+            }
+            letters += 2;
+        };
+        taken.insert(unique.clone());
+        names[index].name = unique;
+    }
+    let is_contested = |name: &str, claimants: &[usize]| {
+        claimants.len() > 1 || claimants.iter().any(|index| nameless.contains(index) && is_reserved(name))
+    };
     let mut contested = BTreeMap::new();
-    let mut taken: HashMap<String, usize> = HashMap::new();
-    for (name, indexes) in &claimed {
-        if let [only] = indexes[..]
-            && !is_reserved(name)
-        {
-            taken.insert((*name).to_owned(), only);
-        } else {
-            contested.insert((*name).to_owned(), Vec::new());
-        }
-    }
-    // Iterate in the order of names, so that the result does not depend on the order of the claims.
-    let bare: Vec<String> = contested.keys().cloned().collect();
-    for name in bare {
-        let stem = safe(&name);
-        for &index in &claimed[name.as_str()] {
-            let claim = &claims[index];
-            let mut letters = HASH_LETTERS;
-            let unique = loop {
-                let candidate = suffixed(&stem, claim.server, claim.native, claim.max_length, letters);
-                let is_free = !taken.contains_key(&candidate)
-                    && !claimed.contains_key(candidate.as_str())
-                    && !is_reserved(&candidate);
-                if is_free || letters >= 40 {
-                    break candidate;
-                }
-                letters += 2;
-            };
-            taken.insert(unique.clone(), index);
-            contested.entry(name.clone()).or_default().push(unique.clone());
-            names[index] = unique;
-        }
+    for (name, claimants) in claimed.iter().filter(|(name, claimants)| is_contested(name, claimants)) {
+        let exposed = claimants.iter().map(|index| names[*index].name.clone());
+        contested.insert((*name).to_owned(), exposed.collect());
     }
     ExposedNames { names, contested }
 }
 
 /// Replaces unsafe characters by `_`.
-fn safe(name: &str) -> String {
+pub fn safe(name: &str) -> String {
     name.chars().map(|character| if is_safe(character) { character } else { '_' }).collect()
 }
 
@@ -134,11 +174,23 @@ mod tests {
         Namespacing::default()
     }
 
-    fn exposed_names(entries: &[(&str, &str)]) -> ExposedNames {
+    /// The names of entries, without the other names that mean the same entries.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    struct PlainNames {
+        names: Vec<String>,
+        contested: BTreeMap<String, Vec<String>>,
+    }
+
+    fn exposed_names(entries: &[(&str, &str)]) -> PlainNames {
         exposed_under(NamePolicy::Prefix, entries)
     }
 
-    fn exposed_under(policy: NamePolicy, entries: &[(&str, &str)]) -> ExposedNames {
+    fn exposed_under(policy: NamePolicy, entries: &[(&str, &str)]) -> PlainNames {
+        let ExposedNames { names, contested } = resolved(policy, entries);
+        PlainNames { names: names.into_iter().map(|name| name.name).collect(), contested }
+    }
+
+    fn resolved(policy: NamePolicy, entries: &[(&str, &str)]) -> ExposedNames {
         let servers: Vec<_> = entries.iter().map(|(id, _)| server(id)).collect();
         let claims: Vec<_> = entries
             .iter()
@@ -146,7 +198,7 @@ mod tests {
             .map(|((id, native), server)| NameClaim {
                 server,
                 native,
-                name: claimed_name(policy, &default(), id, server, native),
+                names: claimed_names(policy, &default(), id, server, native),
                 max_length: default().max_length,
             })
             .collect();
@@ -186,7 +238,7 @@ mod tests {
         let odd = ["a.b", "a/b", &long, "späť 工具", "tab\there", "server1_t"];
         let entries: Vec<_> = odd.iter().map(|native| ("server1", *native)).collect();
         let exposed_names = exposed_under(NamePolicy::None, &entries);
-        assert_eq!(exposed_names, ExposedNames { names: odd.map(str::to_owned).to_vec(), ..ExposedNames::default() });
+        assert_eq!(exposed_names, PlainNames { names: odd.map(str::to_owned).to_vec(), ..PlainNames::default() });
         let shared: Vec<_> = odd.iter().flat_map(|native| [("a", *native), ("b", *native)]).collect();
         let resolved = exposed_under(NamePolicy::None, &[&shared[..], &[("a", "reserved"), ("b", "own")]].concat());
         let (suffixed, rest) = resolved.names.split_at(shared.len());
@@ -200,12 +252,105 @@ mod tests {
 
     #[test]
     fn d4_an_empty_prefix_keeps_names_safe_and_short() {
-        let name = |native: &str| claimed_name(NamePolicy::Prefix, &default(), "", &server("a"), native);
+        let name = |native: &str| claimed_names(NamePolicy::Prefix, &default(), "", &server("a"), native).remove(0);
         assert_eq!((name("t"), name("a.b/ü")), ("t".to_owned(), "a_b__".to_owned()));
         assert_eq!(name(&"x".repeat(200)).len(), default().max_length);
     }
 
+    #[test]
+    fn use13_a_name_does_not_repeat_the_prefix() {
+        let names =
+            |prefix: &str, native: &str| claimed_names(NamePolicy::Prefix, &default(), prefix, &server("s"), native);
+        for (prefix, native, short) in [
+            ("git", "git_log", "git_log"),
+            ("git", "git-log", "git_log"),
+            ("git", "git.log", "git_log"),
+            ("git", "Git_log", "git_log"),
+            ("Git", "git_log", "Git_log"),
+            ("my-server", "my_server_x", "my-server_x"),
+            ("my server", "my_server_x", "my_server_x"),
+            ("git", "git_git_log", "git_git_log"),
+            ("fetch", "fetch", "fetch"),
+            ("fetch", "Fetch", "fetch"),
+        ] {
+            let full = safe(&format!("{prefix}_{native}"));
+            assert_eq!(names(prefix, native), [short.to_owned(), full], "{prefix} {native}");
+        }
+        for (prefix, native) in
+            [("git", "gitlog"), ("git", "git_"), ("git", "log"), ("git", "gi"), ("git", "log_git"), ("é", "gé")]
+        {
+            assert_eq!(names(prefix, native).len(), 1, "{prefix} {native}");
+        }
+        let long = format!("git_{}", "x".repeat(100));
+        let both = names("git", &long);
+        assert!(both.len() == 2 && both.iter().all(|name| name.len() == default().max_length), "{both:?}");
+        let separated = Namespacing { separator: "--".to_owned(), ..default() };
+        let claimed = claimed_names(NamePolicy::Prefix, &separated, "a", &server("a"), "a--b");
+        assert_eq!(claimed, ["a--b", "a--a--b"]);
+        let unshortened = Namespacing { shorten: false, ..default() };
+        assert_eq!(claimed_names(NamePolicy::Prefix, &unshortened, "a", &server("a"), "a_b"), ["a_a_b"]);
+        assert_eq!(claimed_names(NamePolicy::None, &default(), "a", &server("a"), "a_b"), ["a_b"]);
+    }
+
+    #[test]
+    fn use13_the_full_name_is_another_name_of_the_same_entry() {
+        let resolved = resolved(NamePolicy::Prefix, &[("git", "git_log"), ("x", "log")]);
+        let expected = ExposedName { name: "git_log".into(), aliases: vec!["git_git_log".into()], lost: vec![] };
+        assert_eq!(resolved.names[0], expected);
+        assert!(resolved.contested.is_empty() && resolved.names[1].aliases.is_empty());
+    }
+
+    #[test]
+    fn use13_no_entry_gets_a_short_name_that_another_entry_claims() {
+        // Another tool of the same server has the short name as its full name.
+        let same = resolved(NamePolicy::Prefix, &[("git", "git_log"), ("git", "log")]);
+        let suffixed = same.names[1].name.clone();
+        assert_eq!(
+            (same.names[0].name.as_str(), &same.names[0].lost[..]),
+            ("git_git_log", &["git_log".to_owned()][..])
+        );
+        assert!(suffixed.starts_with("git_log_"), "{suffixed}");
+        assert_eq!(same.contested["git_log"], ["git_git_log".to_owned(), suffixed]);
+        // Two tools have the same short name.
+        let equal = resolved(NamePolicy::Prefix, &[("git", "git_log"), ("git", "git-log")]);
+        assert_eq!(equal.names.iter().map(|name| &*name.name).collect::<Vec<_>>(), ["git_git_log", "git_git-log"]);
+        // Another server claims the full name.
+        let full = resolved(NamePolicy::Prefix, &[("git", "git_log"), ("git_git", "log")]);
+        assert_eq!((full.names[0].name.as_str(), full.names[0].aliases.len()), ("git_log", 0));
+        assert!(full.names[1].name.starts_with("git_git_log_"), "{full:?}");
+        assert_eq!(full.contested.keys().collect::<Vec<_>>(), ["git_git_log"]);
+        // A reserved short name is no conflict, because the full name serves.
+        let own = server("s");
+        let names = ["reserved", "s_reserved"].map(str::to_owned).to_vec();
+        let reserved = resolve_conflicts(&[NameClaim { server: &own, native: "n", names, max_length: 48 }], |name| {
+            name == "reserved"
+        });
+        assert!(reserved.names[0].name == "s_reserved" && reserved.contested.is_empty(), "{reserved:?}");
+    }
+
     proptest! {
+        /// A name that means an entry means the same entry or nothing after other entries appear.
+        #[test]
+        fn use13_a_name_never_moves_to_another_entry(
+            entries in proptest::collection::hash_set(("[a-b_]{1,3}", "[ab_.-]{1,6}"), 1..12), kept in 0_usize..12
+        ) {
+            let all: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
+            let some = &all[..kept.min(all.len())];
+            let meanings = |entries: &[(&str, &str)]| {
+                let mut meanings = HashMap::new();
+                for (names, entry) in resolved(NamePolicy::Prefix, entries).names.into_iter().zip(entries) {
+                    for name in names.aliases.into_iter().chain([names.name]) {
+                        assert_eq!(meanings.insert(name, (entry.0.to_owned(), entry.1.to_owned())), None, "one meaning");
+                    }
+                }
+                meanings
+            };
+            let (before, after) = (meanings(some), meanings(&all));
+            for (name, entry) in &before {
+                prop_assert!(after.get(name).is_none_or(|found| found == entry), "{name}: {entry:?}");
+            }
+        }
+
         #[test]
         fn d4_native_names_are_unique_and_change_only_if_contested(entries in proptest::collection::hash_set(("[a-b]", "\\PC{1,60}|[a-b_.é]{1,3}|reserved"), 1..20)) {
             let entries: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();

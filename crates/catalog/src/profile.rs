@@ -10,13 +10,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use goblin_config::Filter;
 use goblin_config::exposure::{Profile, ProfileTools};
+use goblin_config::glob::Glob;
 use goblin_config::uri_filter::UriFilter;
 
-use crate::build::{CatalogSettings, instructions};
+use crate::build::CatalogSettings;
 use crate::name::{self, NameClaim};
 use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
-use crate::{Catalog, CatalogEntry, ListedTools, NameTable, Source, Upstream, definition};
+use crate::{Catalog, CatalogEntry, NameTable, Source, Upstream, definition};
 
 /// Narrows `whole` to the entries that `profile` admits.
 pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, settings: &CatalogSettings) -> Catalog<U> {
@@ -27,20 +29,30 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, settings: &Cat
     let source_map = SourceMap(source_map.collect());
     let tools = source_map.names(whole, &whole.tools, &profile.tools, |name| settings.meta.find(name).is_some());
     let prompts = ProfileTools { filter: profile.prompts.clone(), ..ProfileTools::default() };
-    let listed = ListedTools::new(&tools, settings);
-    Catalog {
+    let catalog = Catalog {
         version: whole.version,
-        instructions: instructions(&sources, &listed, &settings.meta),
-        listed,
+        // A profile that hides a server does not end a loop through it.
+        via: whole.via.clone(),
         tools,
         prompts: source_map.names(whole, &whole.prompts, &prompts, |_| false),
         resources: Arc::new(source_map.resources(whole, &profile.resources)),
         meta: Arc::clone(&settings.meta),
+        lists: Vec::new(),
+        client_rules: Arc::default(),
         page_size: whole.page_size,
-        views: Default::default(),
         indexes: Default::default(),
         sources,
-    }
+    };
+    catalog.with_lists(settings)
+}
+
+/// Reports whether a filter admits an entry. `allow` needs a name that means the entry. `deny` also matches a name that
+/// the entry lost in a conflict, so that a conflict never uncovers a denied entry.
+fn admits<U: Upstream>(filter: &Filter, entry: &CatalogEntry<U>) -> bool {
+    let lost = entry.lost.iter().map(String::as_str);
+    let is_hit = |globs: &[Glob], name: &str| globs.iter().any(|glob| glob.matches(name));
+    entry.names().any(|name| is_hit(&filter.allow, name))
+        && !entry.names().chain(lost).any(|name| is_hit(&filter.deny, name))
 }
 
 /// The index of each source in the narrowed catalog. `None` if the profile hides the source.
@@ -59,20 +71,23 @@ impl SourceMap {
         rules: &ProfileTools,
         is_reserved: impl Fn(&str) -> bool,
     ) -> NameTable<U> {
-        let admitted = list.entries.iter().filter(|entry| rules.filter.admits(&entry.exposed));
+        let admitted = list.entries.iter().filter(|entry| admits(&rules.filter, entry));
         let kept: Vec<_> = admitted.filter_map(|entry| Some((self.index_of(entry.source)?, entry))).collect();
         let claims: Vec<_> = kept
             .iter()
             .map(|(_, entry)| {
                 let backend = &whole.sources[entry.source].backend;
-                let name = rules.rename.get(&*entry.exposed).map_or(&*entry.exposed, String::as_str).to_owned();
+                let names = match entry.names().find_map(|name| rules.rename.get(name)) {
+                    Some(name) => vec![name.clone()],
+                    None => entry.names().map(str::to_owned).collect(),
+                };
                 let max_length = backend.config().namespacing.max_length;
-                NameClaim { server: backend.id(), native: &entry.native, name, max_length }
+                NameClaim { server: backend.id(), native: &entry.native, names, max_length }
             })
             .collect();
         let resolved = name::resolve_conflicts(&claims, is_reserved);
         let renamed: HashMap<&str, &str> =
-            kept.iter().zip(&resolved.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
+            kept.iter().zip(&resolved.names).map(|((_, entry), name)| (&*entry.exposed, &*name.name)).collect();
         let mut names = NameTable { contested: resolved.contested.clone(), ..NameTable::default() };
         for (bare, candidates) in &list.contested {
             let visible = candidates.iter().filter_map(|name| renamed.get(name.as_str()));
@@ -83,10 +98,10 @@ impl SourceMap {
         }
         for ((source, entry), exposed) in kept.iter().zip(&resolved.names) {
             let server = whole.sources[entry.source].backend.id().as_str();
-            let description = rules.describe.get(&*entry.exposed);
+            let description = entry.names().find_map(|name| rules.describe.get(name));
             let mut shown = entry.definition.clone();
-            if *exposed != *entry.exposed {
-                shown = definition::renamed(&shown, exposed, &entry.native, server);
+            if *exposed.name != *entry.exposed {
+                shown = definition::renamed(&shown, &exposed.name, &entry.native, server);
             }
             if let Some(description) = description {
                 shown = definition::redescribed(&shown, description);
@@ -94,7 +109,10 @@ impl SourceMap {
             names.insert(CatalogEntry {
                 source: *source,
                 native: entry.native.clone(),
-                exposed: exposed.as_str().into(),
+                exposed: exposed.name.as_str().into(),
+                aliases: exposed.aliases.as_slice().into(),
+                // A name that conflicts in the whole catalog also conflicts here.
+                lost: entry.lost.iter().chain(&exposed.lost).cloned().collect(),
                 definition: shown,
                 schema: Arc::clone(&entry.schema),
                 calls: entry.calls.clone(),

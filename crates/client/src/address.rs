@@ -2,7 +2,7 @@
 //!
 //! `unix:SOCKET:PATH` names a path at a socket, in the notation of nginx: `unix:/run/user/1000/goblin.sock:/mcp`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use goblin_config::exposure::ProfileName;
@@ -28,6 +28,12 @@ pub fn parse(text: &str) -> Result<String, String> {
         Ok(socket) => Ok(of_socket(&socket, path)),
         Err(_) => Err("write a socket as unix:/path/to/goblin.sock".to_owned()),
     }
+}
+
+/// Returns the absolute path of the socket that an address names.
+pub fn socket(text: &str) -> Option<PathBuf> {
+    let rest = text.strip_prefix(UNIX)?;
+    std::path::absolute(split(rest).map_or(rest, |(socket, _)| socket)).ok()
 }
 
 /// Creates a client for the gateway at `url`. Returns it with the URI that its requests must use.

@@ -8,6 +8,7 @@ use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_telemetry::clean;
 use goblin_wire::headers::LAST_EVENT_ID;
+use goblin_wire::units;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method as Verb, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -51,6 +52,14 @@ impl AdminClient {
         self.within(READ_TIMEOUT, self.fetch(Verb::GET, path)).await
     }
 
+    /// Returns the body of the response, or `None` if the gateway has no such path.
+    pub async fn find(&self, path: &str) -> Result<Option<Bytes>, String> {
+        match self.within(READ_TIMEOUT, self.answer(Verb::GET, path)).await? {
+            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (status, body) => accepted(status, path, body).map(Some),
+        }
+    }
+
     pub async fn post(&self, path: &str) -> Result<Bytes, String> {
         self.within(CHANGE_TIMEOUT, self.fetch(Verb::POST, path)).await
     }
@@ -67,12 +76,17 @@ impl AdminClient {
     }
 
     async fn fetch(&self, verb: Verb, path: &str) -> Result<Bytes, String> {
+        let (status, body) = self.answer(verb, path).await?;
+        accepted(status, path, body)
+    }
+
+    async fn answer(&self, verb: Verb, path: &str) -> Result<(StatusCode, Bytes), String> {
         let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
         let response = self.send(verb, path, &accept).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
-        let body = body.map_err(|error| format!("the response to {path} ended early: {error}"))?.to_bytes();
-        if status.is_success() { Ok(body) } else { Err(rejection_text(status, path, &body)) }
+        let body = body.map_err(|error| format!("the response to {path} ended early: {error}"))?;
+        Ok((status, body.to_bytes()))
     }
 
     async fn send(&self, verb: Verb, path: &str, headers: &HeaderMap) -> Result<GatewayResponse, String> {
@@ -80,9 +94,13 @@ impl AdminClient {
     }
 
     async fn within<T>(&self, limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-        let timed_out = |_| format!("the gateway at {} did not answer within {limit:?}", self.place());
+        let timed_out = |_| format!("the gateway at {} did not answer within {}", self.place(), units::duration(limit));
         tokio::time::timeout(limit, work).await.map_err(timed_out)?
     }
+}
+
+fn accepted(status: StatusCode, path: &str, body: Bytes) -> Result<Bytes, String> {
+    if status.is_success() { Ok(body) } else { Err(rejection_text(status, path, &body)) }
 }
 
 /// A gateway without an admin API has no admin token, and it rejects the requests.

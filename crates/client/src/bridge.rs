@@ -33,7 +33,7 @@ use bytes::Bytes;
 use goblin_telemetry::worker;
 use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
-use goblin_wire::{Error, Id, Method, Request};
+use goblin_wire::{Error, Id, Method, Request, units};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -205,7 +205,7 @@ impl ClientReader {
                 }
             }
             Frame::TooLong { .. } => {
-                let reason = format!("a line is longer than {MAX_MESSAGE} bytes");
+                let reason = format!("a line is longer than {}", units::bytes(MAX_MESSAGE as u64));
                 self.reject(None, &Error::InvalidRequest(reason)).await;
             }
         }

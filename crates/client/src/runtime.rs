@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use goblin_config::Environment;
+use goblin_config::lead::is_gateway_url;
 use goblin_config::secret::Secret;
 use http::header::ACCEPT;
 use http_body_util::{BodyExt, Full, Limited};
@@ -44,6 +45,9 @@ pub struct GatewayRecord {
     #[serde(default)]
     pub socket: Option<PathBuf>,
     pub pid: u32,
+    /// The id of this run of the gateway.
+    #[serde(default)]
+    pub gateway_id: Option<String>,
     /// The start time in seconds since 1970.
     pub started: u64,
     pub version: String,
@@ -72,6 +76,7 @@ impl GatewayRecord {
             url,
             socket: None,
             pid: std::process::id(),
+            gateway_id: None,
             started,
             version,
             identity,
@@ -87,6 +92,14 @@ impl GatewayRecord {
     pub fn address(&self) -> String {
         let socket = self.socket.as_deref().filter(|socket| socket.exists());
         socket.map_or_else(|| self.url.clone(), |socket| address::of_socket(socket, ENDPOINT))
+    }
+
+    /// Reports whether `url` is an MCP endpoint of this gateway, in any spelling of the local host.
+    pub fn is_endpoint(&self, url: &str) -> bool {
+        let is_socket = |url: &str| address::socket(url).is_some_and(|socket| self.socket.as_deref() == Some(&socket));
+        let uri = self.url.parse::<http::Uri>().ok();
+        let tcp = uri.as_ref().and_then(|uri| Some((uri.host()?, uri.port_u16()?)));
+        is_socket(url) || tcp.is_some_and(|(host, port)| is_gateway_url(url, host, port))
     }
 
     /// Reports whether the gateway that wrote the record still runs.
@@ -264,11 +277,19 @@ pub fn choose(mut running: Vec<GatewayRecord>, preferred: Option<&Identity>) -> 
 
 /// Finds the gateway on this machine that a command should use. Ignores gateways that do not answer.
 pub async fn find(preferred: Option<&Identity>) -> Result<GatewayRecord, FindError> {
+    choose(answering().await, preferred)
+}
+
+/// Finds the gateway on this machine with the configuration at `place`.
+pub async fn find_at(place: &Identity) -> Option<GatewayRecord> {
+    answering().await.into_iter().find(|record| record.identity.is_same_place(place))
+}
+
+/// Returns the records of the gateways on this machine that answer.
+async fn answering() -> Vec<GatewayRecord> {
     let running = RecordDirectories::of(&environment).running();
     let answers = futures_util::future::join_all(running.iter().map(GatewayRecord::is_answering)).await;
-    let answering =
-        running.into_iter().zip(answers).filter(|(_, is_answering)| *is_answering).map(|(record, _)| record);
-    choose(answering.collect(), preferred)
+    running.into_iter().zip(answers).filter(|(_, is_answering)| *is_answering).map(|(record, _)| record).collect()
 }
 
 /// Returns the admin token of this user's gateway with the admin API at `url`.

@@ -21,9 +21,9 @@ pub enum ReadError {
     Io(#[from] io::Error),
     #[error("not a regular file")]
     NotRegular,
-    #[error("the file is larger than {0} bytes")]
+    #[error("the file is larger than {}", goblin_wire::units::bytes(*.0))]
     TooLarge(u64),
-    #[error("the disk did not return the file within {} seconds", READ_TIMEOUT.as_secs())]
+    #[error("the disk did not return the file within {}", goblin_wire::units::duration(READ_TIMEOUT))]
     TooSlow,
 }
 
@@ -81,7 +81,7 @@ mod tests {
     fn work_that_exceeds_its_time_limit_returns_an_error() {
         let (_open, never) = sync_channel::<()>(1);
         let stuck = within(Duration::from_millis(1), move || never.recv().is_ok());
-        assert_eq!(stuck.unwrap_err().to_string(), "the disk did not return the file within 5 seconds");
+        assert_eq!(stuck.unwrap_err().to_string(), "the disk did not return the file within 5 s");
         assert_eq!(in_time(|| 7).unwrap(), 7);
     }
 
@@ -90,7 +90,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("goblin-bounded-{}", std::process::id()));
         std::fs::write(&path, "four").unwrap();
         assert_eq!(read(&path, 4).unwrap(), b"four");
-        assert_eq!(read(&path, 3).unwrap_err().to_string(), "the file is larger than 3 bytes");
+        assert_eq!(read(&path, 3).unwrap_err().to_string(), "the file is larger than 3 B");
         std::fs::remove_file(&path).unwrap();
         assert!(read(&path, 3).unwrap_err().is_not_found());
         for special in ["/", "/dev/null", "/dev/zero"] {

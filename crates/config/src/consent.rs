@@ -104,7 +104,7 @@ fn role(name: &str) -> VariableRole {
 }
 
 /// Returns the text quoted as one word of a shell. Leaves `${VAR}` references unquoted.
-fn shell_word(text: &str) -> String {
+pub(crate) fn shell_word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%${}".contains(letter);
     let escaped = escaped(text);
     if !text.is_empty() && escaped.chars().all(is_plain) {

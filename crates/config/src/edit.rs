@@ -14,7 +14,7 @@ use crate::document::STRICT;
 use crate::file::{ConfigOrigin, LoadError};
 use crate::problem::Problem;
 use crate::tree::JsonTree;
-use crate::{Environment, file, parse, vocabulary};
+use crate::{Environment, LoadedConfig, file, parse, vocabulary};
 
 pub(crate) mod disk;
 
@@ -130,8 +130,7 @@ impl Draft {
     }
 
     pub(crate) fn problems(&self, environment: Environment<'_>) -> Vec<Problem> {
-        let problems = parse(&self.text(), &self.origin, environment).err();
-        problems.iter().flat_map(|problems| problems.iter().cloned()).collect()
+        problems_of(&self.text(), &self.origin, environment)
     }
 
     /// Parses the draft. Returns the new problems outside of the file: unset variables and missing files.
@@ -140,8 +139,7 @@ impl Draft {
     pub fn check(&self, environment: Environment<'_>) -> Result<Vec<Problem>, EditError> {
         let (mut outside, inside): (Vec<_>, Vec<_>) =
             self.problems(environment).into_iter().partition(|problem| problem.outside);
-        let old = self.old.as_ref().and_then(|old| parse(old, &self.origin, environment).err());
-        let old: Vec<Problem> = old.iter().flat_map(|problems| problems.iter().cloned()).collect();
+        let old = self.old.as_ref().map(|old| problems_of(old, &self.origin, environment)).unwrap_or_default();
         let was_there = |problem: &Problem| old.iter().any(|known| known.is_like(problem));
         if inside.is_empty() {
             outside.retain(|problem| !was_there(problem));
@@ -169,6 +167,17 @@ impl Draft {
             Err(LoadError::Read { reason, .. }) => self.old.is_none() && reason.kind() == ErrorKind::NotFound,
             Err(_) => false,
         }
+    }
+}
+
+/// Returns all problems of a text, including those of single servers.
+pub(crate) fn problems_of(text: &str, origin: &ConfigOrigin, environment: Environment<'_>) -> Vec<Problem> {
+    match parse(text, origin, environment) {
+        Ok(LoadedConfig { config, .. }) => {
+            let misconfigured = config.servers.values().filter_map(|server| server.misconfiguration());
+            misconfigured.flat_map(|misconfiguration| misconfiguration.problems.iter().cloned()).collect()
+        }
+        Err(problems) => problems.iter().cloned().collect(),
     }
 }
 

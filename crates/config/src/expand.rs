@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::problem::{Fault, quoted};
-use crate::{Environment, bounded};
+use crate::{Environment, bounded, mask};
 
 /// The size limit of a `${file:}` reference. A secret is a line or a key, so a larger file is the wrong one.
 const MAX_FILE_SIZE: u64 = 64 << 10;
@@ -59,9 +59,33 @@ impl fmt::Debug for ExpandedText {
     }
 }
 
+/// The kind of a value. A secret has no default, so no cure suggests one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Secret,
+    Open,
+}
+
+impl Place {
+    /// Returns the kind of the value at this path. Variables, headers, arguments and tokens hold most secrets,
+    /// and so do the user and the query of a URL.
+    pub(crate) fn of(path: &str, text: &str) -> Place {
+        let is_secret = [".env.", ".headers.", ".args["].iter().any(|part| path.contains(part))
+            || path.ends_with(".token")
+            || path.ends_with(".url") && text.contains(['@', '?'])
+            || mask::is_secret_name(text);
+        if is_secret { Place::Secret } else { Place::Open }
+    }
+}
+
 /// Returns the text with every reference replaced. Returns all faults of its references otherwise. Relative file paths
 /// start at `directory`.
-pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Vec<Fault>> {
+pub(crate) fn expand(
+    text: &str,
+    environment: Environment<'_>,
+    directory: &Path,
+    place: Place,
+) -> Result<String, Vec<Fault>> {
     let mut expanded = String::with_capacity(text.len());
     let mut faults = Vec::new();
     let mut rest = text;
@@ -79,7 +103,7 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
             rest = "";
             break;
         };
-        match resolve(&reference[2..end], environment, directory) {
+        match resolve(&reference[2..end], environment, directory, place) {
             Ok(value) => expanded.push_str(&value),
             Err(fault) => faults.push(fault),
         }
@@ -89,11 +113,14 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
     if faults.is_empty() { Ok(expanded) } else { Err(faults) }
 }
 
+/// The beginning of a fault that names the path of a file.
+pub(crate) const CANNOT_READ: &str = "cannot read ";
+
 /// Returns the value of one reference, given without its braces.
-fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> Result<String, Fault> {
+fn resolve(reference: &str, environment: Environment<'_>, directory: &Path, place: Place) -> Result<String, Fault> {
     if let Some(path) = reference.strip_prefix("file:") {
         return read_file(&directory.join(path))
-            .map_err(|reason| Fault::new(format!("cannot read {}: {reason}", quoted(path))).outside());
+            .map_err(|reason| Fault::new(format!("{CANNOT_READ}{}: {reason}", quoted(path))).outside());
     }
     if reference.starts_with("input:") {
         let fault = Fault::new(format!("{} prompts the user, which a gateway cannot do", quoted(reference)));
@@ -118,7 +145,10 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path) -> R
         (_, Some(default)) => Ok(default.to_owned()),
         (None, None) => {
             let fault = Fault::new(format!("variable {name} is not set")).outside();
-            Err(fault.cure(format!("set it or write ${{{name}:-default}}")))
+            Err(fault.cure(match place {
+                Place::Open if !mask::is_secret_name(name) => format!("set it or write ${{{name}:-default}}"),
+                Place::Open | Place::Secret => "set it or write ${file:/path/to/secret}".to_owned(),
+            }))
         }
     }
 }
@@ -139,7 +169,7 @@ fn read_file(path: &Path) -> Result<String, String> {
 mod tests {
     use std::path::Path;
 
-    use super::expand;
+    use super::{Place, expand};
 
     fn environment(name: &str) -> Option<String> {
         match name {
@@ -151,7 +181,7 @@ mod tests {
     }
 
     fn check(text: &str, expected: Result<&str, &str>) {
-        let found = expand(text, &environment, Path::new("/nowhere"))
+        let found = expand(text, &environment, Path::new("/nowhere"), Place::Open)
             .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
     }
@@ -203,14 +233,12 @@ mod tests {
         std::fs::write(directory.join("key"), "s3cret\r\n").unwrap();
         std::fs::write(directory.join("large"), vec![b'x'; 70_000]).unwrap();
         std::fs::write(directory.join("binary"), [0xff, 0xfe]).unwrap();
-        let expand = |text: &str| expand(text, &environment, &directory).map_err(|faults| faults[0].to_string());
+        let expand =
+            |text: &str| expand(text, &environment, &directory, Place::Open).map_err(|faults| faults[0].to_string());
         assert_eq!(expand("Bearer ${file:key}").as_deref(), Ok("Bearer s3cret"));
         let absolute = format!("${{file:{}}}", directory.join("key").display());
         assert_eq!(expand(&absolute).as_deref(), Ok("s3cret"));
-        assert_eq!(
-            expand("${file:large}"),
-            Err("cannot read \"large\": the file is larger than 65536 bytes".to_owned())
-        );
+        assert_eq!(expand("${file:large}"), Err("cannot read \"large\": the file is larger than 64 KiB".to_owned()));
         assert_eq!(expand("${file:binary}"), Err("cannot read \"binary\": the file is not UTF-8".to_owned()));
         assert!(expand("${file:absent}").unwrap_err().starts_with("cannot read \"absent\": "));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -19,11 +19,37 @@ pub struct Exposure {
     pub auto_above: usize,
     /// Whether a tool is added to the list of a client that requested its description.
     pub reveal: bool,
+    /// Rules for client programs. The first rule that matches applies.
+    pub clients: Vec<ClientExposure>,
 }
 
 impl Default for Exposure {
     fn default() -> Exposure {
-        Exposure { mode: ExposureMode::All, pinned: Vec::new(), auto_above: 60, reveal: false }
+        Exposure { mode: ExposureMode::All, pinned: Vec::new(), auto_above: 60, reveal: false, clients: Vec::new() }
+    }
+}
+
+/// The exposure for the client programs whose names match. Absent members are those of the exposure with the rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientExposure {
+    /// A pattern in lower case.
+    pub client: Glob,
+    pub mode: Option<ExposureMode>,
+    pub pinned: Option<Vec<Glob>>,
+    pub auto_above: Option<usize>,
+    pub reveal: Option<bool>,
+}
+
+impl Exposure {
+    /// Returns the exposure for the client programs of a rule.
+    pub fn for_clients(&self, rule: &ClientExposure) -> Exposure {
+        Exposure {
+            mode: rule.mode.unwrap_or(self.mode),
+            pinned: rule.pinned.clone().unwrap_or_else(|| self.pinned.clone()),
+            auto_above: rule.auto_above.unwrap_or(self.auto_above),
+            reveal: rule.reveal.unwrap_or(self.reveal),
+            clients: Vec::new(),
+        }
     }
 }
 
@@ -37,17 +63,21 @@ pub enum ExposureMode {
 }
 
 /// The gateway's own tools. Clients can call them whether they are listed or not.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetaTools {
-    pub enabled: bool,
+    pub enabled: MetaListing,
     /// The prefix of their names.
     pub prefix: String,
 }
 
-impl Default for MetaTools {
-    fn default() -> MetaTools {
-        MetaTools { enabled: true, prefix: String::new() }
-    }
+/// Decides whether the list of tools has the gateway's own tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MetaListing {
+    /// Lists a group of them if a catalog has many entries of its kind.
+    #[default]
+    Auto,
+    Always,
+    Never,
 }
 
 /// A named view. Its clients cannot reach anything outside of it.
@@ -80,6 +110,29 @@ impl Default for Profile {
             tools: ProfileTools::default(),
             prompts: Filter::default(),
             resources: UriFilter::default(),
+            exposure: Exposure::default(),
+        }
+    }
+}
+
+impl Profile {
+    /// Reports whether clients see an exposed URI of a server.
+    pub fn shows_resource(&self, server: &str, uri: &str) -> bool {
+        self.shows_server(server) && self.resources.admits(uri)
+    }
+
+    pub fn shows_server(&self, server: &str) -> bool {
+        self.servers.iter().any(|glob| glob.matches(server))
+    }
+
+    /// Returns a profile that shows nothing.
+    pub fn nothing() -> Profile {
+        let nothing = || Filter { allow: Vec::new(), deny: Vec::new() };
+        Profile {
+            servers: Vec::new(),
+            tools: ProfileTools { filter: nothing(), ..ProfileTools::default() },
+            prompts: nothing(),
+            resources: UriFilter::new(nothing()),
             exposure: Exposure::default(),
         }
     }

@@ -12,12 +12,12 @@ use jsonc_parser::ast::{Object, Value};
 use jsonc_parser::common::Ranged;
 
 use crate::document::{item_path, member_path};
-use crate::expand::{ExpandedText, expand};
+use crate::expand::{ExpandedText, Place, expand};
 use crate::file::ConfigOrigin;
 use crate::problem::{Fault, ProblemCollector};
 use crate::schema::ObjectKeys;
 use crate::vocabulary::choose;
-use crate::{Environment, Timeout, quantity};
+use crate::{Environment, Timeout, command_line, quantity};
 
 /// The upper limit of every count. A larger number is taken for a typing error.
 pub(crate) const MAX_COUNT: u64 = 10_000_000;
@@ -62,6 +62,21 @@ impl FieldContext<'_> {
         value
     }
 
+    /// Adds a problem. A problem outside of the file concerns only the server whose entry is being read.
+    fn problem(&self, offset: usize, path: &str, fault: Fault) {
+        match &self.expansions.borrow().part {
+            ConfigPart::Server(server) if fault.is_outside() => {
+                self.report.server_problem(offset, path, fault, server);
+            }
+            _ => self.report.problem(offset, path, fault),
+        }
+    }
+
+    /// Reports whether the server whose entry is being read has a problem that concerns it alone.
+    pub(crate) fn is_misconfigured(&self) -> bool {
+        matches!(&self.expansions.borrow().part, ConfigPart::Server(server) if self.report.is_misconfigured(server))
+    }
+
     fn look_up(&self, name: &str) -> Option<String> {
         let Expansions { part, variables } = &mut *self.expansions.borrow_mut();
         variables.push((part.clone(), name.to_owned()));
@@ -88,12 +103,12 @@ impl<'a> Field<'a> {
     }
 
     pub(crate) fn problem(&self, fault: Fault) {
-        self.context.report.problem(self.value.start(), &self.path, fault);
+        self.context.problem(self.value.start(), &self.path, fault);
     }
 
     /// Reports a problem at the position of the key.
     pub(crate) fn key_problem(&self, fault: Fault) {
-        self.context.report.problem(self.key, &self.path, fault);
+        self.context.problem(self.key, &self.path, fault);
     }
 
     /// Reports a value that is valid but probably a mistake.
@@ -165,6 +180,14 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Returns a string without expanding it. Returns `None` for another value, and reports nothing.
+    pub(crate) fn written(&self) -> Option<&'a str> {
+        match self.value {
+            Value::StringLit(literal) => Some(&literal.value),
+            _ => None,
+        }
+    }
+
     /// Reports whether the value is this string.
     pub(crate) fn is_text(&self, text: &str) -> bool {
         matches!(self.value, Value::StringLit(literal) if literal.value == text)
@@ -173,7 +196,9 @@ impl<'a> Field<'a> {
     /// Reads a string and expands `${VAR}`. Rejects NUL, because the string is passed to a process or a system call.
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;
-        match expand(self.text()?, &|name| context.look_up(name), &context.origin.directory) {
+        let text = self.text()?;
+        let place = Place::of(&self.path, text);
+        match expand(text, &|name| context.look_up(name), &context.origin.directory, place) {
             Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not contain a NUL character"))),
             Ok(text) => Some(text),
             Err(faults) => {
@@ -194,9 +219,7 @@ impl<'a> Field<'a> {
         if text.is_empty() {
             return self.accept(Err(Fault::new("must not be empty")));
         }
-        if text.starts_with('~') {
-            return self.accept(Err(Fault::new("\"~\" is not expanded").cure("write ${HOME}")));
-        }
+        self.accept(command_line::check_home(&text))?;
         // Collecting the components drops `.`, so equal paths compare equal.
         Some(self.context.origin.directory.join(text).components().collect())
     }
@@ -285,7 +308,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn wrong<T>(&self, expected: &str) -> Option<T> {
+    pub(crate) fn wrong<T>(&self, expected: &str) -> Option<T> {
         let found = match self.value {
             Value::StringLit(_) => "a string",
             Value::NumberLit(_) => "a number",

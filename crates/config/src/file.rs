@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fmt, io};
 
-use crate::Environment;
 use crate::bounded::{self, ReadError};
 use crate::problem::{Fault, ProblemCollector, Problems};
 use crate::trust::{self, UntrustedPath};
+use crate::{Config, Environment, Files, Namespacing, Server, ServerId, Transport};
 
 /// The size limit of the file. A configuration is written by hand, so a larger file is the wrong one.
 const MAX_SIZE: u64 = 4 << 20;
@@ -62,7 +63,7 @@ impl ConfigOrigin {
 pub enum LoadError {
     #[error("cannot read {}: {reason}", path.display())]
     Read { path: PathBuf, reason: io::Error },
-    #[error("{} is larger than {MAX_SIZE} bytes and cannot be a configuration", path.display())]
+    #[error("{} is larger than {} and cannot be a configuration", path.display(), goblin_wire::units::bytes(MAX_SIZE))]
     TooLarge { path: PathBuf },
     #[error("{} is not a regular file; the gateway reads the configuration more than once, so write it to a regular file", path.display())]
     NotRegular { path: PathBuf },
@@ -107,7 +108,18 @@ fn not_utf8(error: &std::string::FromUtf8Error, origin: &ConfigOrigin) -> Proble
     let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
     let report = ProblemCollector::default();
     report.problem(valid, "", Fault::new("the file is not UTF-8 from here on"));
-    report.finish(&text, &origin.file).expect_err("a problem was just reported")
+    report.finish(&text, &origin.file).err().expect("a problem was just reported")
+}
+
+impl Config {
+    /// Returns the configuration that serves the files of one directory, for use without a configuration file.
+    pub fn of_directory(root: PathBuf) -> Config {
+        let mut config = Config::default();
+        let id = ServerId::new("files").expect("the id is short and plain");
+        let server = Server::new("files", Transport::Files(Files::at(root)), Namespacing::default());
+        config.servers.insert(id, Arc::new(server));
+        config
+    }
 }
 
 /// The result of the search for the configuration file.

@@ -5,12 +5,12 @@
 //! dropped silently: a member without an equivalent becomes a [`Note`].
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::consent;
 use crate::edit::Draft;
 use crate::tree::JsonTree;
 use crate::visible::escaped;
-use crate::{consent, network};
 
 pub(crate) mod block;
 pub mod merge;
@@ -168,19 +168,6 @@ fn is_accepted(entry: &JsonTree, notes: &mut Vec<Note>) -> bool {
         notes.push(Note::new("", why).cure("review the entry and use goblin add"));
     }
     length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
-}
-
-/// Reports whether the entry leads back to this gateway: the `goblin` command, or the gateway's own address.
-pub(crate) fn is_own_gateway(entry: &JsonTree, port: u16) -> bool {
-    let program = entry.get("command").and_then(JsonTree::as_text).map(Path::new).and_then(Path::file_name);
-    let is_own = |url: &str| network::is_local_endpoint(url, port);
-    let args = match entry.get("args") {
-        Some(JsonTree::List(args)) => args.as_slice(),
-        _ => &[],
-    };
-    program.is_some_and(|program| program == "goblin")
-        || entry.get("url").and_then(JsonTree::as_text).is_some_and(is_own)
-        || args.iter().filter_map(JsonTree::as_text).any(is_own)
 }
 
 #[cfg(test)]

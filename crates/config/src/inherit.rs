@@ -4,7 +4,7 @@
 //! because the gateway's environment holds the secrets of all servers. This module decides by name and reads no
 //! environment.
 //!
-//! Invariant: no server gets a variable that starts with [`PRIVATE_PREFIX`] or that holds a token of the gateway.
+//! Invariant: no server inherits a variable that starts with [`PRIVATE_PREFIX`] or that holds a token of the gateway.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -38,6 +38,12 @@ impl Inherit {
         !text.starts_with(PRIVATE_PREFIX)
             && !self.withheld.contains(text)
             && (self.everything || self.names(text) || word_list::match_name(word_list::of(ALLOWED), text))
+    }
+
+    /// Reports whether the server gets the gateway's variable only because of its `inherit`.
+    pub fn adds(&self, name: &OsStr) -> bool {
+        let is_allowed = |text: &str| word_list::match_name(word_list::of(ALLOWED), text);
+        self.passes(name) && !name.to_str().is_some_and(is_allowed)
     }
 
     fn names(&self, name: &str) -> bool {
@@ -138,6 +144,7 @@ mod tests {
             (&["GOB*"], "GOBLIN_TOKEN", false),
         ] {
             assert_eq!(passes(&of(named), name), expected, "{named:?} {name}");
+            assert_eq!(of(named).adds(OsStr::new(name)), expected && !named.is_empty(), "{named:?} {name}");
         }
         let all = Inherit { everything: true, ..Inherit::default() };
         assert!(passes(&all, "GITHUB_TOKEN") && !passes(&all, "GOBLIN_TOKEN"));

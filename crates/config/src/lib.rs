@@ -26,6 +26,7 @@ use crate::exposure::{Exposure, MetaTools, Profile, ProfileName};
 use crate::file::{ConfigOrigin, ConfigSearch, LoadError};
 use crate::glob::Glob;
 use crate::inherit::Inherit;
+use crate::misconfigured::Misconfiguration;
 use crate::problem::{Problem, Problems};
 use crate::secret::Secret;
 use crate::uri_filter::UriFilter;
@@ -41,18 +42,22 @@ pub mod glob;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod inherit;
+pub mod lead;
 pub mod lists;
 pub mod mask;
+pub mod misconfigured;
 pub mod pin;
 pub mod problem;
 pub mod roots;
 pub mod schema;
 pub mod secret;
+pub mod target;
 pub mod tree;
 mod trust;
 pub mod uri_filter;
 pub mod visible;
 
+mod command_line;
 mod document;
 pub mod expand;
 mod field;
@@ -107,20 +112,11 @@ pub struct Config {
     pub telemetry: Telemetry,
     pub exposure: Exposure,
     pub meta_tools: MetaTools,
+    /// The namespacing of servers without an own one.
+    pub namespacing: Namespacing,
     pub profiles: BTreeMap<ProfileName, Arc<Profile>>,
     /// The servers in the order of the file, including disabled ones.
     pub servers: IndexMap<ServerId, Arc<Server>>,
-}
-
-impl Config {
-    /// Returns the configuration that serves the files of one directory, for use without a configuration file.
-    pub fn of_directory(root: PathBuf) -> Config {
-        let mut config = Config::default();
-        let id = ServerId::new("files").expect("the id is short and plain");
-        let server = Server::new("files", Transport::Files(Files::at(root)), Namespacing::default());
-        config.servers.insert(id, Arc::new(server));
-        config
-    }
 }
 
 /// Settings of the endpoint that clients connect to.
@@ -143,6 +139,10 @@ pub struct Gateway {
     pub max_body_size: usize,
     /// The limit for all buffers together. `None` derives it from the memory of the machine.
     pub max_memory: Option<usize>,
+    /// The longest time after the start in which lists wait for servers, and the gateway counts as starting.
+    pub start_wait: Duration,
+    /// Whether the listings of servers are kept in files, for the first lists after the next start.
+    pub listing_cache: bool,
     /// The time that open calls have to finish at shutdown.
     pub grace: Duration,
     /// The token that clients must send.
@@ -162,6 +162,8 @@ impl Default for Gateway {
             session_idle_timeout: Duration::from_secs(30 * 60),
             max_body_size: 4 << 20,
             max_memory: None,
+            start_wait: Duration::from_secs(5),
+            listing_cache: true,
             grace: Duration::from_secs(10),
             token: None,
         }
@@ -278,6 +280,8 @@ pub struct Namespacing {
     pub resources: UriPolicy,
     pub separator: String,
     pub max_length: usize,
+    /// Whether a name does not repeat a prefix that the native name already has.
+    pub shorten: bool,
 }
 
 impl Default for Namespacing {
@@ -288,6 +292,7 @@ impl Default for Namespacing {
             resources: UriPolicy::Uri,
             separator: "_".to_owned(),
             max_length: 48,
+            shorten: true,
         }
     }
 }
@@ -453,11 +458,13 @@ pub enum Transport {
     },
     Http {
         kind: HttpKind,
-        url: String,
+        url: ExpandedText,
         headers: Vec<(String, Secret)>,
         ca: Option<PathBuf>,
     },
     Files(Files),
+    /// The entry needs a variable or a file that is missing, so the server cannot run.
+    Misconfigured(Misconfiguration),
 }
 
 /// The HTTP transport that a server's URL uses.
@@ -474,6 +481,8 @@ pub enum HttpKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Files {
     pub root: PathBuf,
+    /// The root for operators. It is the complete path, unless the file has references.
+    pub root_text: ExpandedText,
     /// Whether names that begin with a dot are served.
     pub hidden: bool,
     /// Whether files that `.gitignore` excludes are served.
@@ -484,7 +493,8 @@ pub struct Files {
 
 impl Files {
     pub fn at(root: PathBuf) -> Files {
-        Files { root, hidden: false, ignored: false, max_files: 10_000 }
+        let root_text = ExpandedText::from(&*root.display().to_string());
+        Files { root, root_text, hidden: false, ignored: false, max_files: 10_000 }
     }
 }
 

@@ -86,9 +86,10 @@ fn ends_url(letter: char) -> bool {
     letter.is_whitespace() || matches!(letter, '#' | '"' | '\'' | '`' | '<' | '>' | '|' | ';' | '(' | ')')
 }
 
-fn is_secret_name(name: &str) -> bool {
+pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
-    SECRET_WORDS.iter().any(|word| name.contains(word))
+    let is_short = ["_pat", "_pw", "_pwd"].iter().any(|end| name.ends_with(end));
+    is_short || SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 fn is_scheme(word: &str) -> bool {
@@ -165,9 +166,24 @@ pub fn url(text: &str) -> String {
         Some(at) => (&tail[..at], format!("{}{HIDDEN}", &tail[at..=at])),
         None => (tail, String::new()),
     };
-    let segment = |segment| if is_random(segment) { HIDDEN } else { segment };
-    let path: Vec<&str> = path.split('/').map(segment).collect();
+    let segment = |segment: &str| if is_random(segment) { HIDDEN.to_owned() } else { self::text(segment) };
+    let path: Vec<String> = path.split('/').map(segment).collect();
     format!("{scheme}://{user}{host}{}{secret}", path.join("/"))
+}
+
+/// Masks each URL in a text like [`url`]. Keeps the rest of the text.
+pub fn urls(text: &str) -> String {
+    let is_scheme_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '+' | '-' | '.');
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("://") {
+        let start = rest[..at].trim_end_matches(is_scheme_letter).len();
+        let tail = &rest[at..];
+        // The fragment is a part of the URL, and it is masked.
+        let end = at + tail.find(|letter| letter != '#' && ends_url(letter)).unwrap_or(tail.len());
+        shown.extend([&rest[..start], &url(&rest[start..end])]);
+        rest = &rest[end..];
+    }
+    shown + rest
 }
 
 fn is_random(segment: &str) -> bool {
@@ -216,6 +232,18 @@ mod tests {
             ("eyJhbGciOiJIUzI1NiJ9.e30.x", "***"),
         ] {
             assert_eq!(text(given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn hard8_the_urls_of_a_text_are_masked() {
+        for (given, expected) in [
+            ("cannot read a+https://u:pw@h/p?token=x#y: gone", "cannot read a+https://***@h/p?*** gone"),
+            ("(http://h:1/a, \"é://u@h\") key: b", "(http://h:1/a, \"é://***@h\") key: b"),
+            ("a://b#c d://e?f", "a://b#*** d://e?***"),
+            ("no url: ://", "no url: ://"),
+        ] {
+            assert_eq!(urls(given), expected, "{given}");
         }
     }
 

@@ -106,15 +106,21 @@ pub(crate) fn is_own_header(text: &str) -> bool {
     OURS.contains(&name.as_str()) || name.starts_with(OUR_PREFIX)
 }
 
-#[cfg(feature = "import")]
-/// Reports whether the URL is the endpoint of a gateway on this machine with this port.
-pub(crate) fn is_local_endpoint(url: &str, port: u16) -> bool {
+/// Reports whether the URL is an endpoint of a gateway that listens at `host` and `port`. All names of this machine's
+/// loopback addresses are equal.
+pub(crate) fn is_gateway_url(url: &str, host: &str, port: u16) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
-    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+    let (named, own) = (bare(uri.host().unwrap_or_default()), bare(host));
+    let is_local = |host: &str| is_loopback(host) || matches!(host, "0.0.0.0" | "::");
+    let is_path = |endpoint: &str| {
+        let rest = uri.path().strip_prefix(endpoint);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
     uri.scheme_str() == Some("http")
-        && is_loopback(host)
+        && (named == own || is_local(&named) && is_local(&own))
         && uri.port_u16().unwrap_or(80) == port
-        && uri.path() == "/mcp"
+        && (is_path("/mcp") || is_path("/sse"))
 }
 
 pub(crate) fn check_header_value(text: &str) -> Result<(), Fault> {

@@ -25,7 +25,8 @@ pub struct Problem {
     pub path: String,
     pub message: String,
     pub cure: Option<String>,
-    /// Whether the cause is outside of the file: an unset variable or a missing file.
+    /// Whether the cause is outside of the file: an unset variable, a missing file or a program that cannot exist.
+    /// Inside one server's entry such a problem concerns that server alone.
     #[serde(skip)]
     pub outside: bool,
 }
@@ -109,6 +110,10 @@ impl Fault {
         Fault { cure: Some(cure.into()), ..self }
     }
 
+    pub(crate) fn is_outside(&self) -> bool {
+        self.outside
+    }
+
     /// Marks the cause as outside of the file. See [`Problem::outside`].
     pub(crate) fn outside(self) -> Fault {
         Fault { outside: true, ..self }
@@ -126,39 +131,72 @@ struct LocatedFault {
     offset: usize,
     path: String,
     fault: Fault,
+    /// The only server that the fault concerns.
+    server: Option<String>,
+}
+
+/// The findings in a text without a problem of the whole file.
+pub(crate) struct CollectedFaults {
+    pub(crate) warnings: Vec<Problem>,
+    /// The problems that concern one server alone, each with the server's key.
+    pub(crate) misconfigured: Vec<(String, Problem)>,
 }
 
 /// Collects faults. Readers share it by reference, so it uses cells. Each borrow lasts for one push.
 #[derive(Default)]
 pub(crate) struct ProblemCollector {
     problems: RefCell<Vec<LocatedFault>>,
+    misconfigured: RefCell<Vec<LocatedFault>>,
     warnings: RefCell<Vec<LocatedFault>>,
 }
 
 impl ProblemCollector {
     pub(crate) fn problem(&self, offset: usize, path: &str, fault: Fault) {
-        self.problems.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault });
+        self.problems.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault, server: None });
+    }
+
+    /// Adds a problem that concerns one server alone.
+    pub(crate) fn server_problem(&self, offset: usize, path: &str, fault: Fault, server: &str) {
+        let server = Some(server.to_owned());
+        self.misconfigured.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault, server });
+    }
+
+    /// Reports whether a problem concerns this server alone.
+    pub(crate) fn is_misconfigured(&self, server: &str) -> bool {
+        self.misconfigured.borrow().iter().any(|found| found.server.as_deref() == Some(server))
     }
 
     pub(crate) fn warning(&self, offset: usize, path: &str, fault: Fault) {
-        self.warnings.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault });
+        self.warnings.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault, server: None });
     }
 
-    /// Returns the warnings if there are no problems. Returns the problems otherwise.
-    pub(crate) fn finish(self, text: &str, file: &str) -> Result<Vec<Problem>, Problems> {
-        let problems = place(self.problems.into_inner(), text, file);
-        if problems.is_empty() { Ok(place(self.warnings.into_inner(), text, file)) } else { Err(Problems(problems)) }
+    /// Returns the findings if no problem concerns the whole file. Returns all problems otherwise.
+    pub(crate) fn finish(self, text: &str, file: &str) -> Result<CollectedFaults, Problems> {
+        let (mut problems, misconfigured) = (self.problems.into_inner(), self.misconfigured.into_inner());
+        if !problems.is_empty() {
+            problems.extend(misconfigured);
+            return Err(Problems(place(problems, text, file).map(|(_, problem)| problem).collect()));
+        }
+        let misconfigured = place(misconfigured, text, file);
+        let misconfigured = misconfigured.filter_map(|(server, problem)| Some((server?, problem))).collect();
+        let warnings = place(self.warnings.into_inner(), text, file).map(|(_, problem)| problem).collect();
+        Ok(CollectedFaults { warnings, misconfigured })
     }
 }
 
-/// Turns offsets into lines and columns. A lone carriage return ends a line, as in the parser.
-fn place(mut findings: Vec<LocatedFault>, text: &str, file: &str) -> Vec<Problem> {
+/// Turns offsets into lines and columns. A lone carriage return ends a line, as in the parser. Returns each problem
+/// with the server that it concerns alone.
+fn place(
+    mut findings: Vec<LocatedFault>,
+    text: &str,
+    file: &str,
+) -> impl Iterator<Item = (Option<String>, Problem)> + use<> {
     findings.sort_by_key(|finding| finding.offset);
     let file: Arc<str> = Arc::from(file);
     let mut characters = text.char_indices().peekable();
     let (mut line, mut column) = (1, 1);
     let mut problems = Vec::with_capacity(findings.len());
-    for LocatedFault { offset, path, fault } in findings {
+    for LocatedFault { offset, path, fault, server } in findings {
         while let Some((_, character)) = characters.next_if(|(index, _)| *index < offset) {
             let ends_line = match character {
                 '\n' => true,
@@ -169,9 +207,9 @@ fn place(mut findings: Vec<LocatedFault>, text: &str, file: &str) -> Vec<Problem
         }
         let Fault { message, cure, outside } = fault;
         let (file, line, column) = (Some(Arc::clone(&file)), Some(line), Some(column));
-        problems.push(Problem { file, line, column, path, message, cure, outside });
+        problems.push((server, Problem { file, line, column, path, message, cure, outside }));
     }
-    problems
+    problems.into_iter()
 }
 
 /// Quotes, escapes and shortens a text of the file for use in a message.
@@ -190,7 +228,7 @@ mod tests {
     fn check(text: &str, offset: usize, expected: &str) {
         let report = ProblemCollector::default();
         report.problem(offset, "", Fault::new("x"));
-        let problems = report.finish(text, "f").unwrap_err();
+        let problems = report.finish(text, "f").err().unwrap();
         assert_eq!(problems.to_string(), format!("f:{expected}: x"));
     }
 
@@ -211,7 +249,7 @@ mod tests {
         report.problem(3, "b", Fault::new("second").cure("mend it"));
         report.problem(0, "a", Fault::new("first"));
         report.warning(0, "a", Fault::new("not shown"));
-        let problems = report.finish("x\n\nyz", "f").unwrap_err();
+        let problems = report.finish("x\n\nyz", "f").err().unwrap();
         assert_eq!(problems.to_string(), "f:1:1: a: first\nf:3:1: b: second, mend it");
         assert_eq!(problems.iter().count(), 2);
     }
@@ -220,7 +258,7 @@ mod tests {
     fn warnings_are_returned_if_no_problem_exists() {
         let report = ProblemCollector::default();
         report.warning(0, "a", Fault::new("careful"));
-        let warnings = report.finish("", "f").unwrap();
+        let warnings = report.finish("", "f").ok().unwrap().warnings;
         assert_eq!(warnings[0].to_string(), "f:1:1: a: careful");
     }
 

@@ -1,11 +1,12 @@
 //! Reads the whole file: turns the text into a configuration, or into a list of all its problems.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use crate::exposure::Exposure;
 use crate::field::{ConfigPart, Field, FieldContext, Section};
 use crate::file::ConfigOrigin;
-use crate::problem::{Fault, ProblemCollector, Problems};
+use crate::problem::{CollectedFaults, Fault, ProblemCollector, Problems};
 use crate::schema::ObjectKeys;
 use crate::secret::Secret;
 use crate::views::ProfileContext;
@@ -25,16 +26,26 @@ pub(crate) fn read(text: &str, origin: &ConfigOrigin, environment: Environment<'
     let value = document::parse(text, &context.report);
     // After a problem the configuration is incomplete. `finish` returns an error then, so it never leaves this
     // function.
-    let config = match &value {
+    let mut config = match &value {
         Some(value) => root(&Field::root(value, &context)),
         None => Config::default(),
     };
-    let warnings = context.report.finish(text, &origin.file)?;
+    let CollectedFaults { warnings, misconfigured } = context.report.finish(text, &origin.file)?;
+    for (server, problem) in misconfigured {
+        if let Some(server) = config.servers.get_mut(server.as_str()) {
+            Arc::make_mut(server).misconfigure(problem);
+        }
+    }
     Ok(LoadedConfig { config, warnings })
 }
 
 fn root(field: &Field<'_>) -> Config {
     let mut config = Config::default();
+    if is_bare_map(field) {
+        let fault = Fault::new("the servers are not in \"mcpServers\"");
+        field.problem(fault.cure("put them there: { \"mcpServers\": { ... } }"));
+        return config;
+    }
     let Some(section) = field.section(ObjectKeys::Root) else {
         return config;
     };
@@ -45,19 +56,32 @@ fn root(field: &Field<'_>) -> Config {
     section.set(&mut config.admin, "admin", admin::admin);
     require_two_tokens(&section, &config);
     section.set(&mut config.telemetry, "telemetry", telemetry);
-    let mut namespacing = Namespacing::default();
-    section.set(&mut namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
+    section.set(&mut config.namespacing, "namespacing", |field| rules::namespacing(field, &Namespacing::default()));
     let servers = section.one_of(&vocabulary::SERVERS);
     match &servers {
         Some(field) => {
-            config.servers = server::servers(field, &namespacing);
+            config.servers = server::servers(field, &config.namespacing);
             // All variables must be expanded before this step.
             server::withhold(field, &mut config.servers);
         }
         None => field.problem(Fault::new("there is no \"mcpServers\"").cure("add \"mcpServers\": {}")),
     }
-    views(&section, servers.as_ref(), namespacing.max_length, &mut config);
+    views(&section, servers.as_ref(), config.namespacing.max_length, &mut config);
     config
+}
+
+/// Reports whether the file has servers instead of keys, as the files of some clients do.
+fn is_bare_map(field: &Field<'_>) -> bool {
+    let Some(map) = Some(field).filter(|field| field.is_object()).and_then(Field::map) else { return false };
+    let mut members = map.fields().peekable();
+    members.peek().is_some()
+        && members.all(|(name, member)| ObjectKeys::Root.check(name).is_err() && is_server(&member))
+}
+
+/// Reports whether an object has a member that only servers have.
+fn is_server(field: &Field<'_>) -> bool {
+    let Some(map) = Some(field).filter(|field| field.is_object()).and_then(Field::map) else { return false };
+    map.fields().any(|(name, _)| ["command", "url"].contains(&name))
 }
 
 fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, config: &mut Config) {
@@ -91,6 +115,8 @@ fn gateway(field: &Field<'_>) -> Option<Gateway> {
     section.set(&mut gateway.session_idle_timeout, "sessionIdleTimeout", Field::positive_duration);
     section.set(&mut gateway.max_body_size, "maxBodySize", Field::size);
     section.set(&mut gateway.max_memory, "maxMemory", |field| field.memory().map(Some));
+    section.set(&mut gateway.start_wait, "startWait", Field::duration);
+    section.set(&mut gateway.listing_cache, "listingCache", Field::flag);
     section.set(&mut gateway.grace, "grace", Field::duration);
     section.set(&mut gateway.token, "token", |field| token(field).map(Some));
     require_token(&section, &gateway);

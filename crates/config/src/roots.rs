@@ -2,8 +2,9 @@
 //!
 //! Nothing here accesses the disk. A directory may be created later or be on another machine.
 
-use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use crate::field::Field;
 use crate::problem::Fault;
@@ -15,6 +16,27 @@ pub(crate) const MAX_ROOTS: usize = 100;
 
 /// The punctuation that RFC 3986 allows in a path.
 const PATH_CHARACTERS: &[u8] = b"-._~!$&'()*+,;=:@/";
+
+/// The characters that a path must encode: all except letters, digits and [`PATH_CHARACTERS`].
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'/');
 
 pub(crate) fn roots(field: &Field<'_>) -> Option<Vec<Root>> {
     let count = field.list(|_| Some(()))?.len();
@@ -88,15 +110,7 @@ fn uri_of(path: &Path) -> String {
 
 /// Percent-encodes a path, except for `/`.
 pub fn encode(path: &[u8]) -> String {
-    let mut encoded = String::with_capacity(path.len());
-    for byte in path {
-        if is_path_character(*byte) {
-            encoded.push(char::from(*byte));
-        } else {
-            write!(encoded, "%{byte:02X}").expect("writing to a String cannot fail");
-        }
-    }
-    encoded
+    percent_encode(path, ENCODED).to_string()
 }
 
 fn is_path_character(byte: u8) -> bool {

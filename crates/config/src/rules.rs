@@ -42,6 +42,7 @@ pub(crate) fn namespacing(field: &Field<'_>, base: &Namespacing) -> Option<Names
     section.set(&mut namespacing.prompts, "prompts", |field| field.choice(&NAMES));
     section.set(&mut namespacing.resources, "resources", |field| field.choice(&URIS));
     section.set(&mut namespacing.separator, "separator", |field| field.accept(check_separator(field.text()?)));
+    section.set(&mut namespacing.shorten, "shorten", Field::flag);
     section.set(&mut namespacing.max_length, "maxLength", |field| field.whole(NAME_LENGTHS));
     Some(namespacing)
 }

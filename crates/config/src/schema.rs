@@ -51,6 +51,7 @@ goblin_wire::labels! {
         MetaTools = "/properties/metaTools/anyOf/0/anyOf/1/properties",
         Namespacing = "/$defs/namespacing/properties",
         Exposure = "/$defs/exposure/properties",
+        ClientExposure = "/$defs/clientExposure/properties",
         Profile = "/$defs/profile/properties",
         ProfileTools = "/$defs/profile/properties/tools/anyOf/0/anyOf/1/properties",
         ProfileFilter = "/$defs/profile/properties/prompts/anyOf/0/anyOf/1/properties",

@@ -111,6 +111,10 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
     server.enabled = enabled(&section);
     server.resources = rules::resources(&section);
     server.transport = transport?;
+    if field.context().is_misconfigured() {
+        // Parts with faults are missing in the transport, so take the target from the file.
+        server.transport = transport::misconfigured(&section, server.transport.kind_name());
+    }
     Some(server)
 }
 

@@ -50,9 +50,10 @@ pub(crate) const FULL: &str = r#"{
   "gateway": {
     "host": "0.0.0.0", "port": 0, "allowedHosts": ["Goblin.example:3000"], "allowedOrigins": ["https://app.example"],
     "tcp": false, "socket": "run/goblin.sock",
-    "maxSessions": 5, "sessionIdleTimeout": "1h", "maxBodySize": "1MB", "maxMemory": "2GiB", "grace": "0", "token": "${TOKEN}",
+    "maxSessions": 5, "sessionIdleTimeout": "1h", "maxBodySize": "1MB", "maxMemory": "2GiB", "grace": "0", "startWait": "0s", "listingCache": false,
+    "token": "${TOKEN}",
   },
-  "namespacing": { "tools": "none", "prompts": "none", "resources": "identifier", "separator": "__", "maxLength": 60 },
+  "namespacing": { "tools": "none", "prompts": "none", "resources": "identifier", "separator": "__", "shorten": false, "maxLength": 60 },
   "policies": {
     "defaultTimeout": "10s", "maxTimeout": 0, "askTimeout": "2m", "startTimeout": "200ms", "maxInFlight": 1,
     "maxInFlightPerBackend": 2, "maxMessageSize": 65536, "pageSize": 3,
@@ -61,7 +62,8 @@ pub(crate) const FULL: &str = r#"{
   "log": { "level": "debug", "format": "json", "audit": true },
   "admin": { "enabled": false, "listen": "[::1]:3001", "tokenFile": "admin.token", "token": "0123456789abcdef" },
   "telemetry": { "otlp": "http://127.0.0.1:4318/${TOKEN}" },
-  "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true },
+  "exposure": { "mode": "auto", "pinned": ["local_*"], "autoAbove": 0, "reveal": true, "clients": {
+    "Cur*": { "mode": "search", "pinned": [], "autoAbove": 1, "reveal": false }, "claude-code": "all" } },
   "metaTools": { "enabled": true, "prefix": "goblin_" },
   "profiles": {
     "review": {
@@ -169,7 +171,7 @@ fn every_member_of_a_server_is_read() {
     let Transport::Http { kind: HttpKind::Streamable, url, headers, ca } = &remote.transport else {
         panic!("not http")
     };
-    assert_eq!((url.as_str(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
+    assert_eq!((url.value(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
     assert_eq!((headers[0].0.as_str(), headers[0].1.expose()), ("authorization", "Bearer s3cret-0123456789"));
     assert_eq!(remote.namespacing.resources, UriPolicy::Identifier);
     assert_eq!((remote.session, remote.max_clients), (Sharing::PerClient, 7));
@@ -178,7 +180,7 @@ fn every_member_of_a_server_is_read() {
     assert!(!format!("{config:?}").contains("Bearer s3cret-0123456789"));
 
     let root = PathBuf::from("/srv/me/work");
-    let files = Files { root, hidden: true, ignored: true, max_files: 7 };
+    let files = Files { hidden: true, ignored: true, max_files: 7, ..Files::at(root) };
     assert_eq!(config.servers["workspace"].transport, Transport::Files(files));
 }
 

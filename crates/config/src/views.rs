@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
+use crate::exposure::{
+    ClientExposure, Exposure, ExposureMode, MetaListing, MetaTools, Profile, ProfileName, ProfileTools,
+};
 use crate::field::{Field, MAX_COUNT};
 use crate::glob::Glob;
 use crate::problem::{Fault, quoted};
@@ -12,6 +14,8 @@ use crate::uri_filter::UriFilter;
 use crate::{Filter, rules, server, vocabulary};
 
 pub(crate) const MAX_PROFILES: usize = 100;
+/// The limit of rules for client programs. Each may have list pages of its own.
+pub(crate) const MAX_CLIENT_RULES: usize = 50;
 /// The length limit of a description. A model reads it completely.
 const MAX_DESCRIPTION_LENGTH: usize = 16 << 10;
 /// The length limit of the prefix. It keeps the longest meta tool name within the limits of clients.
@@ -31,19 +35,30 @@ pub(crate) struct ProfileContext<'a> {
     pub(crate) max_length: usize,
 }
 
-/// Reads an object, or a boolean for `enabled`.
+/// Reads an object, or a value for `enabled`.
 pub(crate) fn meta_tools(field: &Field<'_>) -> Option<MetaTools> {
     let mut meta_tools = MetaTools::default();
-    if field.is_flag() {
-        meta_tools.enabled = field.flag()?;
+    if field.is_flag() || field.is_string() {
+        meta_tools.enabled = meta_listing(field)?;
         return Some(meta_tools);
     }
-    let section = field.section_or("true, false", ObjectKeys::MetaTools)?;
-    section.set(&mut meta_tools.enabled, "enabled", Field::flag);
+    let section = field.section_or("true, false, \"auto\"", ObjectKeys::MetaTools)?;
+    section.set(&mut meta_tools.enabled, "enabled", meta_listing);
     section.set(&mut meta_tools.prefix, "prefix", |field| {
         field.accept(server::check_prefix(field.text()?, MAX_PREFIX_LENGTH))
     });
     Some(meta_tools)
+}
+
+/// Reads a boolean or `"auto"`.
+fn meta_listing(field: &Field<'_>) -> Option<MetaListing> {
+    if field.is_text("auto") {
+        return Some(MetaListing::Auto);
+    }
+    if !field.is_flag() {
+        return field.wrong("true, false or \"auto\"");
+    }
+    field.flag().map(|is_listed| if is_listed { MetaListing::Always } else { MetaListing::Never })
 }
 
 /// Reads a mode, or an object. Members that are absent keep the value of `base`.
@@ -58,14 +73,56 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
     section.set(&mut exposure.pinned, "pinned", rules::globs);
     section.set(&mut exposure.auto_above, "autoAbove", |field| field.whole(0..=MAX_COUNT));
     section.set(&mut exposure.reveal, "reveal", Field::flag);
+    section.set(&mut exposure.clients, "clients", |field| clients(field, meta_tools));
     Some(exposure)
+}
+
+/// Reads the rules for client programs. Exact names come first, then patterns in the order of the file.
+fn clients(field: &Field<'_>, meta_tools: &MetaTools) -> Option<Vec<ClientExposure>> {
+    let section = field.map()?;
+    let count = section.fields().count();
+    if count > MAX_CLIENT_RULES {
+        return field.accept(Err(Fault::new(format!("has {count} clients, at most {MAX_CLIENT_RULES} are allowed"))));
+    }
+    let mut rules: Vec<ClientExposure> = Vec::new();
+    for (name, field) in section.fields() {
+        let Some(rule) = client(name, &field, meta_tools) else { continue };
+        if rules.iter().any(|other| other.client == rule.client) {
+            field.key_problem(Fault::new("two keys name the same clients").cure("keep one; case does not matter"));
+        }
+        rules.push(rule);
+    }
+    rules.sort_by_key(|rule| rule.client.has_wildcard());
+    Some(rules)
+}
+
+/// Reads a mode, or an object.
+fn client(name: &str, field: &Field<'_>, meta_tools: &MetaTools) -> Option<ClientExposure> {
+    let client = match Glob::new(&name.to_lowercase()) {
+        Ok(client) => client,
+        Err(error) => {
+            field.key_problem(Fault::new(error.to_string()));
+            return None;
+        }
+    };
+    let mut rule = ClientExposure { client, mode: None, pinned: None, auto_above: None, reveal: None };
+    if field.is_string() {
+        rule.mode = Some(mode(field, meta_tools)?);
+        return Some(rule);
+    }
+    let section = field.section_or("a mode", ObjectKeys::ClientExposure)?;
+    section.set(&mut rule.mode, "mode", |field| mode(field, meta_tools).map(Some));
+    section.set(&mut rule.pinned, "pinned", |field| rules::globs(field).map(Some));
+    section.set(&mut rule.auto_above, "autoAbove", |field| field.whole(0..=MAX_COUNT).map(Some));
+    section.set(&mut rule.reveal, "reveal", |field| field.flag().map(Some));
+    Some(rule)
 }
 
 /// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
 fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<ExposureMode> {
     let mode = field.choice(&MODES)?;
     let fault = || Fault::new("clients find unlisted tools with the meta tools, and metaTools is not enabled");
-    let is_unreachable = mode != ExposureMode::All && !meta_tools.enabled;
+    let is_unreachable = mode != ExposureMode::All && meta_tools.enabled == MetaListing::Never;
     field.accept(if is_unreachable { Err(fault().cure("use \"all\" or enable metaTools")) } else { Ok(mode) })
 }
 

@@ -7,10 +7,12 @@
 pub(crate) mod changes;
 pub(crate) mod configuration;
 pub mod events;
+mod history;
 pub(crate) mod latency;
 mod lists;
 pub mod permit;
 pub(crate) mod process;
+mod query;
 pub mod readiness;
 pub(crate) mod status;
 
@@ -23,7 +25,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
-use goblin_admin::api::{ErrorBody, ErrorResponse, Ready, ServerList, ServerStatus};
+use goblin_admin::api::{ErrorBody, ErrorResponse, Ready, ServerCounts, ServerList, ServerStatus};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_catalog::listing::List;
 use goblin_config::ServerId;
@@ -32,14 +34,14 @@ use goblin_telemetry::{Event, Observe, clean, worker};
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
-use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::admin::changes::AdminCommand;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
-use crate::admin::readiness::Readiness;
+use crate::admin::query::Query;
+use crate::admin::readiness::{OverallState, Readiness};
 use crate::dispatcher::Dispatcher;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 use crate::upstream::Backend;
@@ -171,7 +173,7 @@ impl Admin {
         id: Option<String>,
         request: Request,
     ) -> Result<Response, AdminError> {
-        read_query(route, request.uri().query().unwrap_or_default())?;
+        Query::read(route, request.uri().query().unwrap_or_default())?;
         changes::check_empty(request.into_body()).await?;
         match change {
             ChangeTarget::Configuration => self.reload().await,
@@ -188,54 +190,72 @@ impl Admin {
         request: Request,
     ) -> Result<Response, AdminError> {
         let (parts, _) = request.into_parts();
+        let query = Query::read(route, parts.uri.query().unwrap_or_default())?;
+        self.await_history(target, &query).await?;
         if matches!(target, ReadTarget::Alive | ReadTarget::Ready | ReadTarget::Events | ReadTarget::OpenApi) {
-            return self.read(route, target, id, &parts);
+            return self.read(target, id, &query, &parts);
         }
         let admin = Arc::clone(self);
-        let outcome = worker::offload(move || admin.read(route, target, id, &parts)).await;
+        let outcome = worker::offload(move || admin.read(target, id, &query, &parts)).await;
         outcome.unwrap_or_else(|| Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
     }
 
     fn read(
         &self,
-        route: &Route,
         target: ReadTarget,
         id: Option<String>,
+        query: &Query,
         request: &Parts,
     ) -> Result<Response, AdminError> {
-        let parameter = read_query(route, request.uri.query().unwrap_or_default())?;
-        let filter = id.or(parameter);
-        let filter = filter.as_deref();
         Ok(match target {
             ReadTarget::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
             ReadTarget::Ready => self.ready(),
             ReadTarget::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
             ReadTarget::Status => ok(&self.status()),
             ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
-            ReadTarget::Server => ok(&self.server(filter.unwrap_or_default())?),
+            ReadTarget::Server => ok(&self.server(&id.unwrap_or_default())?),
             ReadTarget::Entries(list) => {
-                if let Some(id) = filter.filter(|id| !self.server_ids().iter().any(|known| known.as_str() == *id)) {
-                    return Err(self.unknown(id));
-                }
-                ok(&self.entries(list, filter))
+                let server = query.get("server");
+                self.check_server(server)?;
+                ok(&self.entries(list, server))
             }
-            ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(filter)),
+            ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(query.get("uri"))),
             ReadTarget::Sessions => ok(&self.sessions()),
             ReadTarget::Events => self.events(&request.headers)?,
+            ReadTarget::Logs => ok(&self.logs(query)?),
+            ReadTarget::Calls => ok(&self.calls(query)?),
             ReadTarget::OpenApi => ok(&goblin_admin::openapi::document()),
         })
     }
 
     fn ready(&self) -> Response {
         let ready = self.readiness.borrow().is_ready();
-        let backends = self.dispatcher.router.catalogs.backends();
-        let servers = readiness::count(backends.iter().map(|backend| Availability::of(backend)));
+        let servers = self.server_counts();
+        let OverallState { state, summary } = self.overall_state(servers);
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json(status, &Ready { ready, servers })
+        json(status, &Ready { ready, state: state.to_owned(), summary, servers })
+    }
+
+    fn overall_state(&self, servers: ServerCounts) -> OverallState {
+        let readiness = *self.readiness.borrow();
+        OverallState::new(readiness, servers)
+    }
+
+    fn server_counts(&self) -> ServerCounts {
+        let catalogs = &self.dispatcher.router.catalogs;
+        let (backends, misconfigured) = (catalogs.backends(), catalogs.misconfigured());
+        let stopped = misconfigured.iter().filter(|server| !server.is_running).map(|_| Availability::Misconfigured);
+        readiness::count(backends.iter().map(|backend| Availability::of(backend)).chain(stopped))
     }
 
     fn server(&self, id: &str) -> Result<ServerStatus, AdminError> {
         self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
+    }
+
+    /// Returns an error if there is no such server.
+    fn check_server(&self, id: Option<&str>) -> Result<(), AdminError> {
+        let is_known = |id: &str| self.server_ids().iter().any(|known| known.as_str() == id);
+        id.filter(|id| !is_known(id)).map_or(Ok(()), |id| Err(self.unknown(id)))
     }
 
     fn unknown(&self, id: &str) -> AdminError {
@@ -257,6 +277,14 @@ impl Admin {
             client_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
+        let misconfigured = catalogs.misconfigured();
+        let stopped = misconfigured.iter().filter(|server| !server.is_running).map(|server| ServerReading {
+            id: server.id.clone(),
+            state: Availability::Misconfigured.as_str(),
+            requests_in_flight: 0,
+            client_links: None,
+            meter: Arc::default(),
+        });
         let totals = &self.dispatcher.router.subscriptions.totals;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
@@ -278,30 +306,10 @@ impl Admin {
             pages: [("ready", load(&catalogs.pages.ready)), ("made", load(&catalogs.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
             catalog: List::ALL.map(|list| (list.noun(), catalog.count(list))),
-            servers: catalogs.backends().iter().map(server).collect(),
+            servers: catalogs.backends().iter().map(server).chain(stopped).collect(),
             process: process::measure(),
         }
     }
-}
-
-/// Returns the value of the route's only parameter. Rejects any other parameter, because a misspelled filter would
-/// return the whole list. Ignores the query of probes and scrapes, because some programs add one.
-fn read_query(route: &Route, query: &str) -> Result<Option<String>, AdminError> {
-    let denied = |message: String| AdminError::new(StatusCode::BAD_REQUEST, message);
-    let mut parts = query.split('&').filter(|part| !part.is_empty());
-    let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
-    let Some(name) = route.parameter else {
-        return Err(denied("this route accepts no query".to_owned()));
-    };
-    let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')).filter(|value| !value.is_empty());
-    let (Some(value), None) = (value, parts.next()) else {
-        let value = name.to_ascii_uppercase();
-        return Err(denied(format!(
-            "the query may have one {name}={value} and nothing else; & and % in it are written as %26 and %25"
-        )));
-    };
-    let decoded = percent_decode_str(value).decode_utf8().map_err(|_| denied(format!("{name} is not UTF-8")))?;
-    Ok(Some(decoded.into_owned()))
 }
 
 fn ok(body: &impl Serialize) -> Response {

@@ -20,12 +20,15 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use arc_swap::ArcSwap;
 use futures_util::future::{JoinAll, join_all};
 use goblin_admin::api::Reloaded;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_client::environment::environment;
+use goblin_client::lineage::Lineage;
 use goblin_config::admin::{AdminSettings, ListenAddress};
 use goblin_config::exposure::ProfileName;
-use goblin_config::{Config, Gateway};
+use goblin_config::{Config, Gateway, ServerId};
 use goblin_telemetry::worker::{self, Watchdog};
 use goblin_telemetry::{Event, Observe};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -51,6 +54,7 @@ use crate::front::gate::Gate;
 use crate::front::http::AddressRole;
 use crate::front::{http, stdio};
 use crate::router::Router;
+use crate::upstream::listing_cache::ListingCache;
 use crate::upstream::supervisor::BackendDeps;
 use crate::upstream::{Backend, descriptors};
 
@@ -69,6 +73,8 @@ pub struct App {
     connections: Arc<Connections>,
     gateway: Gateway,
     supervisor: Arc<BackendSupervisor>,
+    /// The listings of earlier runs, unless the configuration turns them off.
+    listing_cache: Option<Arc<ListingCache>>,
     configuration: Arc<watch::Sender<Configuration>>,
     executor: Option<CommandExecutor>,
     commands: mpsc::Sender<AdminCommand>,
@@ -81,29 +87,46 @@ pub struct App {
 }
 
 impl App {
-    /// Starts all servers of `config`. Returns at once: a backend joins the catalog when it is ready.
+    /// Starts all servers of `config` in a gateway without a configuration file.
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
-        let catalogs = Arc::new(CatalogStore::new(&config));
+        App::start_as(Lineage::of_process(None), config, exe, proxies, observe)
+    }
+
+    /// Starts all servers of `config`. Returns at once: a backend joins the catalog when it is ready. `lineage` is the id
+    /// of this gateway with those of its ancestors.
+    pub fn start_as(
+        lineage: Lineage,
+        config: Config,
+        exe: PathBuf,
+        proxies: ProxyEnvironment,
+        observe: Arc<Observe>,
+    ) -> App {
+        let catalogs = Arc::new(CatalogStore::new(&config, &lineage.id));
         let gateway = &config.gateway;
         observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
-        let router = Arc::new(Router::new(Arc::clone(&catalogs), config.policies.clone(), Arc::clone(&observe)));
+        let policies = Arc::new(ArcSwap::from_pointee(config.policies.clone()));
+        let router = Arc::new(Router::new(Arc::clone(&catalogs), Arc::clone(&policies), Arc::clone(&observe)));
+        let cache = gateway.listing_cache.then(|| ListingCache::of(environment)).flatten().map(Arc::new);
         let deps = BackendDeps {
-            policies: config.policies.clone(),
+            policies,
             observe: Arc::clone(&observe),
             exe,
             proxies,
+            lineage: Arc::new(lineage),
             tasks: Arc::clone(&router.tasks),
+            cache: cache.clone(),
             listing_changed: Arc::clone(&catalogs.changed),
             level: sessions.levels.watch(),
             has_clients: sessions.presence(),
         };
         let stop_catalog = watch::Sender::new(false);
         let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();
-        let mut dispatcher = Dispatcher::new(sessions, router, config.policies.clone());
+        let mut dispatcher = Dispatcher::new(sessions, router);
         dispatcher.recorder = CallRecorder::new(config.log.audit, spans);
         let supervisor = BackendSupervisor::new(catalogs, deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        observe.feed().set_servers(config.servers.keys().map(ServerId::as_str));
         let configuration = Arc::new(watch::Sender::new(Configuration::new(&config)));
         let executor = CommandExecutor {
             supervisor: Arc::clone(&supervisor),
@@ -128,6 +151,7 @@ impl App {
             connections,
             gateway: config.gateway.clone(),
             supervisor,
+            listing_cache: cache,
             configuration,
             executor: Some(executor),
             commands,
@@ -152,6 +176,9 @@ impl App {
     }
 
     fn spawn_background(&mut self) {
+        if let Some(cache) = self.listing_cache.clone() {
+            self.background.push(worker::spawn(async move { cache.run().await }));
+        }
         let (catalogs, observe, stop) =
             (Arc::clone(self.catalogs()), Arc::clone(&self.observe), self.stop_catalog.subscribe());
         self.background.push(worker::spawn(async move { catalogs.run(&observe, stop).await }));
@@ -167,8 +194,9 @@ impl App {
     fn spawn_settling(&mut self) {
         let (catalogs, observe, readiness) =
             (Arc::clone(self.catalogs()), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+        let limit = self.gateway.start_wait;
         self.background.push(worker::spawn(async move {
-            readiness::settle(&catalogs, &readiness, &observe).await;
+            readiness::settle(&catalogs, &readiness, &observe, limit).await;
         }));
     }
 
@@ -304,17 +332,11 @@ impl App {
             dispatcher: Arc::clone(&self.dispatcher),
             profile,
             observe: Arc::clone(&self.observe),
-            max_message_size: self.dispatcher.policies.max_message_size,
+            max_message_size: self.dispatcher.policies.load().max_message_size,
             grace: self.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
-        let mut readiness = self.readiness();
-        let serving = async {
-            // The client has just started this process, and many clients list only once. Wait until the list is
-            // complete. The sender belongs to `self`, so the wait cannot fail.
-            let _ = readiness.wait_for(|readiness| *readiness != Readiness::Starting).await;
-            stdio::serve(front, input, output).await;
-        };
+        let serving = stdio::serve(front, input, output);
         tokio::pin!(serving);
         let mut is_over = false;
         self.operate(async {
@@ -358,6 +380,9 @@ impl App {
     pub async fn stop(self) {
         self.dispatcher.sessions.end_all("the gateway is shutting down");
         self.supervisor.stop().await;
+        if let Some(cache) = &self.listing_cache {
+            cache.flush().await;
+        }
         self.stop_catalog.send_replace(true);
         if let Some(exporter) = self.exporter {
             telemetry::finish(exporter).await;

@@ -5,6 +5,7 @@
 
 mod own;
 mod slot;
+mod start;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +21,16 @@ use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::Error;
+use goblin_wire::via::GatewayId;
 use tokio::sync::{Notify, watch};
 
 use crate::catalog_store::own::OwnCatalogs;
 use crate::catalog_store::slot::{CatalogSlot, ListChangeFlags};
+use crate::catalog_store::start::StartPhase;
 use crate::client::caller::Caller;
 use crate::client::{Client, ClientRegistry, ListVersions};
 use crate::upstream::Backend;
+use crate::upstream::availability::MisconfiguredServer;
 use crate::upstream::supervisor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
@@ -37,36 +41,109 @@ pub type NameTable = goblin_catalog::NameTable<Backend>;
 
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
+/// The number of removed profiles whose catalogs are kept although no stream watches them.
+const MAX_REMOVED_PROFILES: usize = 100;
 
 /// The current catalogs: one for each profile, one for clients without a profile, and those of clients with links of
 /// their own.
 pub struct CatalogStore {
+    /// The id of this gateway.
+    pub gateway: GatewayId,
     /// The catalog of clients without a profile.
     whole: CatalogSlot,
-    settings: CatalogSettings,
-    profiles: HashMap<ProfileName, ProfileCatalog>,
+    /// The settings and the running backends. A reload replaces both at once, so that no catalog mixes old names with
+    /// new rules.
+    inputs: ArcSwap<CatalogInputs>,
     /// The empty catalog of clients with an unknown profile.
     empty: CatalogSlot,
     own: OwnCatalogs,
     /// Whether a backend gives each client a link of its own.
     has_client_links: AtomicBool,
+    /// Whether a catalog has other lists for some client programs.
+    has_client_rules: AtomicBool,
     /// The version of the newest catalog.
     version: AtomicU64,
-    /// Whether a catalog has been published.
-    is_published: AtomicBool,
+    /// The version of the settings with which catalogs were published last.
+    published: AtomicU64,
+    start: StartPhase,
     /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
-    /// The running backends, in the order of the configuration.
-    backends: ArcSwap<Vec<Arc<Backend>>>,
+    /// The misconfigured servers, in the order of the configuration.
+    misconfigured: ArcSwap<Vec<MisconfiguredServer>>,
     /// Notified when a listing or the list of backends changes.
     pub changed: Arc<Notify>,
 }
 
-/// The catalog of the clients of a profile.
+/// The parts of the configuration that a catalog is made from.
+#[derive(Clone)]
+struct CatalogInputs {
+    views: Arc<ViewSettings>,
+    /// The running backends, in the order of the configuration.
+    backends: Arc<Vec<Arc<Backend>>>,
+}
+
+/// The settings of all catalogs, and the profiles with their catalogs.
+struct ViewSettings {
+    /// A number that no other settings have.
+    version: u64,
+    whole: CatalogSettings,
+    profiles: HashMap<ProfileName, ProfileCatalog>,
+}
+
+/// The catalog of the clients of a profile. Its slot outlives changes of the profile, so that sessions keep it.
 struct ProfileCatalog {
+    /// The rules of the next catalog. A removed profile admits nothing.
     profile: Arc<Profile>,
+    /// The rules of the current catalog, shared with the clients of the profile.
+    published: Arc<ArcSwap<Profile>>,
     settings: CatalogSettings,
-    slot: CatalogSlot,
+    slot: Arc<CatalogSlot>,
+    /// Whether the configuration no longer has the profile. Its clients see an empty catalog.
+    is_removed: bool,
+}
+
+impl ViewSettings {
+    /// Returns the settings of a configuration. Continues the slots of the profiles in `before`.
+    fn new(
+        config: &Config,
+        gateway: &GatewayId,
+        version: u64,
+        before: &HashMap<ProfileName, ProfileCatalog>,
+    ) -> ViewSettings {
+        let make = |name: &ProfileName, profile: Arc<Profile>, is_removed: bool| {
+            let settings = catalog_settings(config, gateway, &profile.exposure);
+            let (published, slot) = match before.get(name) {
+                Some(known) => (Arc::clone(&known.published), Arc::clone(&known.slot)),
+                None => (Arc::new(ArcSwap::new(Arc::clone(&profile))), Arc::new(empty_slot(version, &settings))),
+            };
+            (name.clone(), ProfileCatalog { profile, published, settings, slot, is_removed })
+        };
+        let current = config.profiles.iter().map(|(name, profile)| make(name, Arc::clone(profile), false));
+        let is_watched = |catalog: &ProfileCatalog| catalog.slot.versions.receiver_count() > 0;
+        let removed = before.iter().filter(|(name, _)| !config.profiles.contains_key(*name));
+        let (watched, mut idle): (Vec<_>, Vec<_>) = removed.partition(|(_, catalog)| is_watched(catalog));
+        for (_, dropped) in idle.split_off(idle.len().min(MAX_REMOVED_PROFILES)) {
+            dropped.published.store(Arc::new(Profile::nothing()));
+        }
+        // A profile may come back while its sessions last.
+        let kept = watched.into_iter().chain(idle);
+        let kept = kept.map(|(name, _)| make(name, Arc::new(Profile::nothing()), true));
+        let whole = catalog_settings(config, gateway, &config.exposure);
+        ViewSettings { version, whole, profiles: current.chain(kept).collect() }
+    }
+
+    fn profile(&self, name: &str) -> Option<&ProfileCatalog> {
+        self.profiles.get(name).filter(|catalog| !catalog.is_removed)
+    }
+}
+
+/// Returns the settings of a catalog that clients with this exposure see.
+fn catalog_settings(config: &Config, gateway: &GatewayId, exposure: &Exposure) -> CatalogSettings {
+    CatalogSettings { exposure: exposure.clone(), gateway: Some(gateway.clone()), ..CatalogSettings::new(config) }
+}
+
+fn empty_slot(version: u64, settings: &CatalogSettings) -> CatalogSlot {
+    CatalogSlot::new(Arc::new(build(version, settings, Vec::new())), ListVersions::default())
 }
 
 /// Counters of the list pages sent to clients.
@@ -77,43 +154,52 @@ pub struct PageCounts {
 }
 
 impl CatalogStore {
-    pub fn new(config: &Config) -> CatalogStore {
+    /// Returns a store with empty catalogs. `gateway` is the id of this gateway.
+    pub fn new(config: &Config, gateway: &GatewayId) -> CatalogStore {
         let mut seed = [0; 4];
         // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
-        let settings =
-            |exposure: &Exposure| CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) };
-        let slot = |settings: &CatalogSettings| {
-            CatalogSlot::new(Arc::new(build(version, settings, Vec::new())), ListVersions::default())
-        };
-        let profile = |profile: &Arc<Profile>| {
-            let settings = settings(&profile.exposure);
-            ProfileCatalog { profile: Arc::clone(profile), slot: slot(&settings), settings }
-        };
-        let whole = settings(&config.exposure);
+        let views = ViewSettings::new(config, gateway, version, &HashMap::new());
+        let unknown = catalog_settings(config, gateway, &Exposure::default());
         CatalogStore {
-            whole: slot(&whole),
-            settings: whole,
-            profiles: config.profiles.iter().map(|(name, config)| (name.clone(), profile(config))).collect(),
-            empty: slot(&settings(&Exposure::default())),
+            gateway: gateway.clone(),
+            whole: empty_slot(version, &views.whole),
+            inputs: ArcSwap::from_pointee(CatalogInputs { views: Arc::new(views), backends: Arc::default() }),
+            empty: empty_slot(version, &unknown),
             own: OwnCatalogs::default(),
             has_client_links: AtomicBool::new(false),
+            has_client_rules: AtomicBool::new(false),
             version: AtomicU64::new(version),
-            is_published: AtomicBool::new(false),
+            // No catalog is published yet, not even an empty one.
+            published: AtomicU64::new(u64::MAX),
+            start: StartPhase::new(config.gateway.start_wait),
             pages: PageCounts::default(),
-            backends: ArcSwap::default(),
+            misconfigured: ArcSwap::default(),
             changed: Arc::default(),
         }
     }
 
     pub(crate) fn has_profile(&self, name: &str) -> bool {
-        self.profiles.contains_key(name)
+        self.inputs.load().views.profile(name).is_some()
+    }
+
+    /// Puts the settings of a configuration into force, together with its backends. Clients get `list_changed` if their
+    /// lists change. Only one task calls this or [`CatalogStore::set_backends`].
+    pub(crate) fn set_views(&self, config: &Config, backends: Vec<Arc<Backend>>) {
+        let version = self.next_version();
+        let views = ViewSettings::new(config, &self.gateway, version, &self.inputs.load().views.profiles);
+        self.set_inputs(Arc::new(views), backends);
     }
 
     /// Returns a profile's configuration.
     pub fn profile(&self, name: Option<&ProfileName>) -> Option<Arc<Profile>> {
-        self.profiles.get(name?).map(|catalog| Arc::clone(&catalog.profile))
+        self.live_profile(name).map(|profile| profile.load_full())
+    }
+
+    /// Returns the configuration of a profile's catalog, which changes together with the catalog.
+    pub(crate) fn live_profile(&self, name: Option<&ProfileName>) -> Option<Arc<ArcSwap<Profile>>> {
+        self.inputs.load().views.profiles.get(name?).map(|catalog| Arc::clone(&catalog.published))
     }
 
     /// Returns the catalog of clients without a profile and without links of their own.
@@ -123,7 +209,7 @@ impl CatalogStore {
 
     /// Returns the catalog of the clients of a profile that have no links of their own.
     pub(crate) fn profile_catalog(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
-        self.slot(profile).current.load()
+        self.with_slot(profile, |slot| slot.current.load())
     }
 
     /// Returns the catalog of a client.
@@ -140,12 +226,25 @@ impl CatalogStore {
 
     /// Returns a receiver for the changes of a profile's lists.
     pub(crate) fn watch_profile(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
-        self.slot(profile).versions.subscribe()
+        self.with_slot(profile, |slot| slot.versions.subscribe())
     }
 
-    /// Returns the versions of a profile's lists.
-    pub(crate) fn profile_versions(&self, profile: Option<&ProfileName>) -> ListVersions {
-        *self.slot(profile).versions.borrow()
+    /// Returns the versions of a profile's lists for a client program.
+    pub(crate) fn profile_versions(&self, profile: Option<&ProfileName>, program: Option<&str>) -> ListVersions {
+        self.with_slot(profile, |slot| slot.versions_for(program))
+    }
+
+    /// Returns the versions of a client's lists.
+    pub(crate) fn versions_of(&self, caller: &Caller) -> ListVersions {
+        match self.own.find(caller) {
+            Some(own) => own.slot.versions_for(caller.program.as_deref()),
+            None => self.profile_versions(caller.profile.as_ref(), caller.program.as_deref()),
+        }
+    }
+
+    /// Reports whether the lists of a client may depend on its program.
+    pub(crate) fn has_client_rules(&self) -> bool {
+        self.has_client_rules.load(Ordering::Acquire)
     }
 
     /// Returns a receiver for the changes of a client's lists. If the client gets a catalog of its own later, the
@@ -153,14 +252,17 @@ impl CatalogStore {
     pub(crate) fn watch_of(&self, caller: &Caller) -> watch::Receiver<ListVersions> {
         match self.own.find(caller) {
             Some(own) => own.slot.versions.subscribe(),
-            None => self.slot(caller.profile.as_ref()).versions.subscribe(),
+            None => self.watch_profile(caller.profile.as_ref()),
         }
     }
 
-    fn slot(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
+    fn with_slot<T>(&self, profile: Option<&ProfileName>, read: impl FnOnce(&CatalogSlot) -> T) -> T {
         match profile {
-            None => &self.whole,
-            Some(name) => self.profiles.get(name).map_or(&self.empty, |catalog| &catalog.slot),
+            None => read(&self.whole),
+            Some(name) => {
+                let inputs = self.inputs.load();
+                read(inputs.views.profiles.get(name).map_or(&self.empty, |catalog| &*catalog.slot))
+            }
         }
     }
 
@@ -169,9 +271,9 @@ impl CatalogStore {
         if !self.has_client_links() || self.own.find(caller).is_some() {
             return;
         }
-        let slot = self.slot(caller.profile.as_ref());
+        let profile = caller.profile.as_ref();
         let registry: Arc<dyn ClientRegistry> = Arc::<CatalogStore>::clone(self);
-        let start = || (slot.current.load_full(), *slot.versions.borrow());
+        let start = || self.with_slot(profile, |slot| slot.successor());
         if !self.own.add(caller, client, &registry, start) {
             return;
         }
@@ -179,7 +281,7 @@ impl CatalogStore {
         self.changed.notify_one();
         if client.has_stream() {
             // A stream of the client still watches the slot of the profile.
-            slot.versions.send_modify(|_| {});
+            self.with_slot(profile, |slot| slot.versions.send_modify(|_| {}));
         }
     }
 
@@ -194,25 +296,49 @@ impl CatalogStore {
     }
 
     pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
-        self.backends.load_full()
+        Arc::clone(&self.inputs.load().backends)
     }
 
+    /// Returns the misconfigured servers.
+    pub fn misconfigured(&self) -> Arc<Vec<MisconfiguredServer>> {
+        self.misconfigured.load_full()
+    }
+
+    /// Returns the misconfigured servers that do not run and that a client may see.
+    pub(crate) fn misconfigured_of(&self, caller: &Caller) -> Vec<MisconfiguredServer> {
+        let profile = self.profile(caller.profile.as_ref());
+        let is_visible = |server: &&MisconfiguredServer| match (&caller.profile, &profile) {
+            (None, _) => true,
+            (Some(_), Some(profile)) => profile.servers.iter().any(|glob| glob.matches(server.id.as_str())),
+            (Some(_), None) => false,
+        };
+        self.misconfigured.load().iter().filter(|server| !server.is_running).filter(is_visible).cloned().collect()
+    }
+
+    pub(crate) fn set_misconfigured(&self, misconfigured: Vec<MisconfiguredServer>) {
+        self.misconfigured.store(Arc::new(misconfigured));
+    }
+
+    /// Replaces the running backends. The settings stay.
     pub(crate) fn set_backends(&self, backends: Vec<Arc<Backend>>) {
+        self.set_inputs(Arc::clone(&self.inputs.load().views), backends);
+    }
+
+    fn set_inputs(&self, views: Arc<ViewSettings>, backends: Vec<Arc<Backend>>) {
         self.has_client_links.store(backends.iter().any(|backend| backend.is_per_client()), Ordering::Release);
-        self.backends.store(Arc::new(backends));
+        self.inputs.store(Arc::new(CatalogInputs { views, backends: Arc::new(backends) }));
         self.changed.notify_one();
     }
 
     /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
     /// the cursor is invalid or the pages of that catalog are no longer kept.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let slot = self.slot(caller.profile.as_ref());
+        let viewer = caller.viewer();
+        let shared = || self.with_slot(caller.profile.as_ref(), |slot| slot.page(viewer, list, cursor));
         let page = match self.own.find(caller) {
             // The client may have begun in the catalog of the shared links.
-            Some(own) => {
-                own.slot.page(caller.dialect, list, cursor).or_else(|_| slot.page(caller.dialect, list, cursor))
-            }
-            None => slot.page(caller.dialect, list, cursor),
+            Some(own) => own.slot.page(viewer, list, cursor).or_else(|_| shared()),
+            None => shared(),
         };
         let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
         count.fetch_add(1, Ordering::Relaxed);
@@ -222,16 +348,16 @@ impl CatalogStore {
     /// Waits until the catalog has the current listings of the backends, or newer ones.
     pub async fn caught_up(&self) {
         let mut versions = self.watch();
-        while !self.is_current() {
+        while !self.is_current(&self.backends()) {
             if versions.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    fn is_current(&self) -> bool {
+    /// Reports whether the catalog has the current listings of `backends`, or newer ones.
+    fn is_current(&self, backends: &[Arc<Backend>]) -> bool {
         let catalog = self.catalog();
-        let backends = self.backends.load();
         let has_current = |(source, backend): (&Source, &Arc<Backend>)| {
             Arc::ptr_eq(&source.backend, backend) && Arc::ptr_eq(&source.listing, &backend.listing())
         };
@@ -282,17 +408,18 @@ impl CatalogStore {
 
     /// Publishes the catalogs of the current listings.
     fn publish(&self, observe: &Observe) {
-        // The first catalog is published even if there are no servers.
-        let is_first = !self.is_published.swap(true, Ordering::Relaxed);
-        if is_first || !self.is_current() {
-            self.publish_shared(observe);
+        let inputs = self.inputs.load_full();
+        let CatalogInputs { views, backends } = &*inputs;
+        let has_new_views = self.published.swap(views.version, Ordering::Relaxed) != views.version;
+        if has_new_views || !self.is_current(backends) {
+            self.publish_shared(&inputs, has_new_views, observe);
         }
         let base = self.whole.current.load_full();
         // A client with an unknown profile has the empty catalog, and no sources with own links.
-        let shared = |caller: &Caller| self.slot(caller.profile.as_ref()).current.load_full();
+        let shared = |caller: &Caller| self.with_slot(caller.profile.as_ref(), |slot| slot.current.load_full());
         let make = |caller: &Caller, sources: Vec<Source>| {
-            let whole = build(self.next_version(), &self.settings, sources);
-            let mut catalog = match caller.profile.as_ref().and_then(|name| self.profiles.get(name)) {
+            let whole = build(self.next_version(), &views.whole, sources);
+            let mut catalog = match caller.profile.as_ref().and_then(|name| views.profiles.get(name)) {
                 None => whole,
                 Some(profile) => narrow(&whole, &profile.profile, &profile.settings),
             };
@@ -300,15 +427,15 @@ impl CatalogStore {
             catalog
         };
         for (own, changed) in self.own.publish(&base, shared, make, observe) {
-            own.slot.notify_watchers(changed);
+            own.slot.notify_watchers(&changed);
         }
     }
 
     /// Publishes the catalogs of clients without links of their own.
-    fn publish_shared(&self, observe: &Observe) {
-        let backends = self.backends.load();
+    fn publish_shared(&self, inputs: &CatalogInputs, has_new_views: bool, observe: &Observe) {
+        let CatalogInputs { views, backends } = inputs;
         let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
-        let catalog = build(self.next_version(), &self.settings, backends.iter().map(source).collect());
+        let catalog = build(self.next_version(), &views.whole, backends.iter().map(source).collect());
         for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
             observe.emit(&Event::NameConflict { name });
         }
@@ -321,11 +448,8 @@ impl CatalogStore {
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
         let resources = Arc::clone(&catalog.resources);
-        let narrowed = self.profiles.values().map(|profile| {
-            let ProfileCatalog { profile, settings, slot } = profile;
-            (slot, narrow(&catalog, profile, settings))
-        });
-        let narrowed: Vec<_> = narrowed.collect();
+        let narrow = |profile: &ProfileCatalog| narrow(&catalog, &profile.profile, &profile.settings);
+        let narrowed: Vec<_> = views.profiles.values().map(|profile| (&*profile.slot, narrow(profile))).collect();
         let put = |(slot, mut catalog): (&'_ CatalogSlot, Catalog)| {
             let old = slot.current.load_full();
             catalog.inherit(&old);
@@ -337,11 +461,17 @@ impl CatalogStore {
         // them.
         let all = narrowed.into_iter().chain([(&self.whole, catalog)]);
         let changes: Vec<_> = all.map(|(slot, catalog)| (slot, put((slot, catalog)))).collect();
+        let has_rules = changes.iter().any(|(slot, _)| slot.current.load().count_exposures() > 1);
+        self.has_client_rules.store(has_rules, Ordering::Release);
+        views.profiles.values().for_each(|profile| profile.published.store(Arc::clone(&profile.profile)));
         for (source, backend) in backends.iter().enumerate() {
             backend.set_uris(Arc::clone(&resources), source);
         }
         for (slot, changed) in changes {
-            slot.notify_watchers(changed);
+            slot.notify_watchers(&changed);
+        }
+        if has_new_views {
+            backends.iter().for_each(|backend| backend.apply_profiles());
         }
     }
 

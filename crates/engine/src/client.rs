@@ -6,14 +6,18 @@
 //! bounded. If it is full, [`Client::post`] returns `false` and the caller counts the loss.
 
 pub(crate) mod call;
+pub(crate) mod call_name;
 pub(crate) mod caller;
 pub(crate) mod eviction;
 pub(crate) mod input_request;
+pub(crate) mod ledger;
 pub(crate) mod levels;
+pub(crate) mod outcome;
 pub(crate) mod pending;
 pub(crate) mod replay;
 pub(crate) mod server_requests;
 pub(crate) mod sessions;
+pub(crate) mod stateless_clients;
 pub(crate) mod subscriptions;
 
 use std::collections::VecDeque;
@@ -21,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use goblin_config::exposure::{Profile, ProfileName};
 use goblin_subscriptions::count::SubscriptionCount;
@@ -68,13 +73,15 @@ pub struct Client {
     pub updates: Updates,
     /// The number of subscriptions of the client.
     pub subscriptions: Arc<SubscriptionCount>,
-    /// The profile of the client, if it has one. It limits which resources the client can see.
-    scope: OnceLock<Arc<Profile>>,
+    /// The profile of the client, if it has one. It limits which resources the client can see. A reload replaces it.
+    scope: OnceLock<Arc<ArcSwap<Profile>>>,
     state: Mutex<ClientState>,
     /// Notified when a stream of the client has something to read, and when the client is closed.
     wake: Notify,
     /// The log level that the client set. It changes only under the lock of `state`.
     level: AtomicU8,
+    /// Whether the client is another gateway.
+    is_gateway: AtomicBool,
     activity: Activity,
 }
 
@@ -100,8 +107,8 @@ struct Activity {
     begin: Instant,
     /// The microseconds from `begin` to the client's last activity.
     last_seen: AtomicU64,
-    /// The client sent a request after the handshake.
-    has_requested: AtomicBool,
+    /// The number of requests after the handshake.
+    requests: AtomicU64,
     /// The client has opened a session stream before.
     had_stream: AtomicBool,
     /// The number of open streams that carry messages of no call.
@@ -118,7 +125,7 @@ impl Activity {
             opened,
             begin,
             last_seen: AtomicU64::new(last_seen),
-            has_requested: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
             had_stream: AtomicBool::new(false),
             streams: AtomicUsize::new(0),
             readers: AtomicUsize::new(0),
@@ -179,6 +186,7 @@ impl Client {
             state: Mutex::new(state),
             wake: Notify::new(),
             level: AtomicU8::new(NO_LEVEL),
+            is_gateway: AtomicBool::new(false),
             activity: Activity::new(begin, SystemTime::UNIX_EPOCH, 0),
         }
     }
@@ -280,14 +288,9 @@ impl Client {
     }
 
     /// Restricts the client to the resources that `profile` shows.
-    pub(crate) fn confine(&self, profile: Arc<Profile>) {
-        // The profile of a client never changes, so a second call has no effect.
+    pub(crate) fn confine(&self, profile: Arc<ArcSwap<Profile>>) {
+        // A client never changes to another profile, so a second call has no effect.
         let _ = self.scope.set(profile);
-    }
-
-    /// Reports whether the client may receive updates of the exposed URI `uri`.
-    pub(crate) fn can_see_resource(&self, uri: &str) -> bool {
-        self.scope.get().is_none_or(|profile| profile.resources.admits(uri))
     }
 
     /// Adds a tool to the client's own list and queues a `list_changed` notification. Removes the oldest tool if there
@@ -412,8 +415,8 @@ impl Subscriber for Client {
         self.id
     }
 
-    fn profile(&self) -> Option<&Arc<Profile>> {
-        self.scope.get()
+    fn profile(&self) -> Option<Arc<Profile>> {
+        self.scope.get().map(|scope| scope.load_full())
     }
 }
 

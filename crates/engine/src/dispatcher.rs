@@ -19,8 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use goblin_config::Policies;
-use goblin_config::exposure::ProfileName;
+use goblin_config::exposure::{MetaListing, ProfileName};
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS, declares};
 use goblin_wire::json::{self, Pieces, Span};
@@ -31,12 +30,14 @@ use goblin_wire::{Dialect, Era, Error, Limit, Method, Notification, Request, Res
 use crate::client::Client;
 use crate::client::call::{Call, Reply};
 use crate::client::caller::{Caller, Introduction, Level};
+use crate::client::outcome::CallOutcome;
 use crate::client::pending::{OnDrop, OpenCall, PendingCall};
 use crate::client::sessions::{SessionPermit, Sessions};
 use crate::dispatcher::recorder::{CallRecord, CallRecorder};
 use crate::dispatcher::suspended::SuspendedCalls;
 use crate::router::lists::requested_list;
 use crate::router::{NotificationSender, Router, sole_server};
+use crate::upstream::supervisor::LivePolicies;
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -62,7 +63,7 @@ pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
 pub struct Dispatcher {
     pub sessions: Sessions,
     pub router: Arc<Router>,
-    pub(crate) policies: Policies,
+    pub(crate) policies: LivePolicies,
     pub(crate) suspended: SuspendedCalls,
     /// The outputs of call records. `None` if audit and tracing are disabled.
     pub recorder: Option<CallRecorder>,
@@ -77,22 +78,26 @@ pub enum Begun {
 }
 
 impl Dispatcher {
-    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Dispatcher {
+    pub fn new(sessions: Sessions, router: Arc<Router>) -> Dispatcher {
+        let policies = Arc::clone(&router.policies);
         Dispatcher { sessions, router, policies, suspended: SuspendedCalls::default(), recorder: None }
     }
 
     /// Returns the largest number of open requests per client.
     pub(crate) fn max_in_flight(&self) -> usize {
-        self.policies.max_in_flight
+        self.policies.load().max_in_flight
     }
 
     /// Returns a dispatcher without backends that has room for `max` sessions, for tests.
     #[cfg(test)]
     pub fn example(max: usize) -> Dispatcher {
-        let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let catalogs = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::default()));
-        let router = Router::new(catalogs, policies.clone(), Arc::clone(&observe));
-        Dispatcher::new(Sessions::new(max, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+        let observe = Arc::new(goblin_telemetry::Observe::default());
+        let catalogs = Arc::new(crate::catalog_store::CatalogStore::new(
+            &goblin_config::Config::default(),
+            &goblin_client::lineage::Lineage::of_process(None).id,
+        ));
+        let router = Router::new(catalogs, LivePolicies::default(), Arc::clone(&observe));
+        Dispatcher::new(Sessions::new(max, std::time::Duration::from_secs(60), observe), Arc::new(router))
     }
 
     /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
@@ -112,20 +117,28 @@ impl Dispatcher {
         let text = request.raw.as_str();
         let requested = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&requested);
-        let versions = self.router.catalogs.profile_versions(profile);
         let client_info = [request.params.capabilities, request.params.client_info];
         check_client_info(&self.router.observe, client_info.into_iter().flatten())?;
         let introduction = Introduction::read(text, &request.params);
+        let program = introduction.program.clone();
+        let versions = self.router.catalogs.profile_versions(profile, program.as_deref());
         let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
-        if let Some(profile) = self.router.catalogs.profile(profile) {
+        if let Some(profile) = self.router.catalogs.live_profile(profile) {
             session.confine(profile);
         }
         let asks_for_meta = request.params.capabilities.is_some_and(|at| declares(text, at, META_TOOLS));
-        let result = self.initialize_result(profile, dialect, asks_for_meta);
+        let instructions = self.instructions(profile, program.as_deref());
+        let result = self.initialize_result(profile, dialect, asks_for_meta, &instructions);
         Ok((session, goblin_wire::reply(&request.id, result)))
     }
 
-    fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect, asks_for_meta: bool) -> String {
+    fn initialize_result(
+        &self,
+        profile: Option<&ProfileName>,
+        dialect: Dialect,
+        asks_for_meta: bool,
+        instructions: &str,
+    ) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
         let UnknownCapabilities { experimental, extensions, others } = self.unknown_capabilities(profile);
         let extensions = optional_object("extensions", &extensions);
@@ -144,7 +157,7 @@ impl Dispatcher {
             extensions,
             others,
             IDENTITY,
-            self.instructions(profile),
+            instructions,
         )
     }
 
@@ -152,7 +165,7 @@ impl Dispatcher {
     /// for it: the gateway's own commands call them in any case.
     fn meta_tools(&self, profile: Option<&ProfileName>, asks_for_meta: bool) -> String {
         let catalog = self.router.catalogs.profile_catalog(profile);
-        if !catalog.meta.listed && !asks_for_meta {
+        if catalog.meta.listing == MetaListing::Never && !asks_for_meta {
             return String::new();
         }
         format!(r#","{META_TOOLS}":{{"prefix":{}}}"#, json::quote(catalog.meta.prefix()))
@@ -167,9 +180,10 @@ impl Dispatcher {
     }
 
     /// Returns the member with the instructions for the model. It is empty if there are none.
-    fn instructions(&self, profile: Option<&ProfileName>) -> String {
+    fn instructions(&self, profile: Option<&ProfileName>, program: Option<&str>) -> String {
         let catalog = self.router.catalogs.profile_catalog(profile);
-        catalog.instructions.as_deref().map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default()
+        let instructions = &catalog.lists_for(program).instructions;
+        instructions.as_deref().map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default()
     }
 
     /// Begins a request of a session.
@@ -230,7 +244,7 @@ impl Dispatcher {
 
     fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Client>, caller: Caller, request: Request) -> Begun {
         if let Err(error) = self.check_memory() {
-            return Begun::Ready(self.router.error(&request, &caller, &error));
+            return Begun::Ready(self.reject(&Call::new(caller, Arc::clone(session), request, None), &error));
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let list = requested_list(&request.method);
@@ -239,17 +253,24 @@ impl Dispatcher {
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(session), request, token));
         let open = OpenCall::Call(Arc::clone(&call));
-        let guard = match session.calls.admit(Some(&call.request.id), open, self.policies.max_in_flight) {
+        let guard = match session.calls.admit(Some(&call.request.id), open, self.max_in_flight()) {
             Ok(guard) => guard,
             // A list needs no backend. The client gets the one that is known.
             Err(_) if list.is_some() => return Begun::Ready(self.known_list(&call)),
-            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
+            Err(error) => return Begun::Ready(self.reject(&call, &error)),
         };
         let session = Arc::clone(session);
         Begun::Pending(self.dispatch(call, record, OnDrop::Detach(None), move || {
             session.touch();
             drop(guard);
         }))
+    }
+
+    /// Returns the answer to a call that does not begin, and records its end.
+    fn reject(&self, call: &Call, error: &Error) -> Reply {
+        let reply = self.router.error(&call.request, &call.caller, error);
+        self.router.record_end(call, Instant::now(), Some(&reply), &mut CallOutcome::of_error(error));
+        reply
     }
 
     /// Answers a list request from the lists that are known.
@@ -285,9 +306,11 @@ impl Dispatcher {
             if let Some(upstream) = active.upstream() {
                 router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));
             }
+            let mut outcome = CallOutcome::find(&active.request, answer.as_ref(), &router.observe.memory).await;
             if let Some(record) = record {
-                record.close(&router, &active, answer.as_ref());
+                record.close(&router, &active, &outcome);
             }
+            router.record_end(&active, begun, answer.as_ref(), &mut outcome);
             done();
             answer
         });

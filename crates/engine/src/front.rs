@@ -14,6 +14,7 @@ pub(crate) mod request;
 pub(crate) mod sse;
 pub(crate) mod stdio;
 pub(crate) mod stream;
+pub(crate) mod via;
 
 use std::time::Duration;
 

@@ -8,23 +8,25 @@ mod arguments;
 mod cards;
 mod describe;
 mod list;
+mod schema_text;
 pub(crate) mod words;
 
 use std::sync::Arc;
 
+use goblin_catalog::instructions::{self, MAX_INSTRUCTIONS};
 use goblin_catalog::listing::List;
 use goblin_catalog::meta::{MetaEntry, MetaTool};
-use goblin_telemetry::worker;
+use goblin_telemetry::{clean, worker};
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Message, Method, Request};
 
-use crate::catalog_store::{Catalog, View};
+use crate::catalog_store::{Catalog, Source, View};
 use crate::client::call::Call;
 use crate::client::caller::Caller;
 use crate::meta::arguments::MetaArguments;
 use crate::meta::cards::ObjectBuilder;
 use crate::router::{Router, find_resource};
-use crate::upstream::availability::Availability;
+use crate::upstream::availability::{Availability, MisconfiguredServer};
 
 /// The result of a tool, in two forms: for programs and for readers.
 struct MetaResult {
@@ -39,6 +41,8 @@ struct MetaCall<'a> {
     catalog: &'a Catalog,
     call: &'a Call,
     entry: &'a MetaEntry,
+    /// The servers that do not run because of their configuration.
+    misconfigured: &'a [MisconfiguredServer],
 }
 
 impl Router {
@@ -48,9 +52,11 @@ impl Router {
         self.prepare_for(tool, call).await;
         let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         let (call, name) = (Arc::clone(call), name.to_owned());
+        let misconfigured = self.catalogs.misconfigured_of(&call.caller);
         let result = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
-            let meta_call = MetaCall { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
+            let view = catalog.view_for(call.caller.viewer());
+            let meta_call = MetaCall { view, catalog: &catalog, call: &call, entry, misconfigured: &misconfigured };
             Some(meta_call.answer().map_or_else(|message| tool_error(&message), |answer| tool_result(&answer)))
         });
         result.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
@@ -126,7 +132,7 @@ impl MetaCall<'_> {
     fn answer(&self) -> Result<MetaResult, String> {
         let arguments = MetaArguments::read(self)?;
         match self.entry.tool {
-            MetaTool::ListServers => Ok(self.list_servers()),
+            MetaTool::ListServers => Ok(self.list_servers(arguments.server_id.as_deref())),
             MetaTool::CatalogTools => self.list_all(List::Tools, &arguments),
             MetaTool::CatalogPrompts => self.list_all(List::Prompts, &arguments),
             MetaTool::CatalogResources => self.list_all(List::Resources, &arguments),
@@ -141,16 +147,29 @@ impl MetaCall<'_> {
         }
     }
 
-    fn list_servers(&self) -> MetaResult {
+    /// Returns all servers, or one server with its instructions.
+    fn list_servers(&self, only: Option<&str>) -> MetaResult {
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
-        for (source, counts) in self.catalog.sources.iter().zip(self.catalog.counts()) {
+        let is_wanted = |source: &Source| only.is_none_or(|id| source.backend.id.as_str() == id);
+        let sources = self.catalog.sources.iter().zip(self.catalog.counts());
+        for (source, counts) in sources.filter(|(source, _)| is_wanted(source)) {
             let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).as_str());
-            let counts = List::ALL.map(|list| (format!("{}s", list.noun()), counts[list as usize]));
-            let members = ObjectBuilder::default().string("serverId", id).string("state", state);
-            let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));
-            servers.push(members.object());
-            let summary: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-            lines.push(format!("{id} - {state}: {}", summary.join(", ")));
+            let instructions = only.and_then(|_| instructions::text_of(source));
+            let instructions = instructions.map(|text| words::cut(text, MAX_INSTRUCTIONS));
+            let is_stale = source.backend.is_stale();
+            let card = server_card(id, state, counts).string("instructions", instructions.as_deref());
+            let card = card.raw("stale", is_stale.then_some(true));
+            servers.push(card.object());
+            let counts = List::ALL.map(|list| format!("{} {}s", counts[list as usize], list.noun()));
+            let mark = if is_stale { " (stale)" } else { "" };
+            lines.push(format!("{id} - {state}: {}{mark}", counts.join(", ")));
+            lines.extend(instructions.map(|text| format!("\n{text}")));
+        }
+        for server in self.misconfigured.iter().filter(|server| only.is_none_or(|id| server.id.as_str() == id)) {
+            let (id, state) = (server.id.as_str(), Availability::Misconfigured.as_str());
+            let reason = clean(&server.misconfiguration.summary());
+            servers.push(server_card(id, state, [0; 4]).string("reason", reason.as_str()).object());
+            lines.push(format!("{id} - {state}: {reason}"));
         }
         let structured = ObjectBuilder::default().array("servers", &servers).raw("total", Some(servers.len())).object();
         let text = if lines.is_empty() { "no servers".to_owned() } else { lines.join("\n") };
@@ -171,6 +190,13 @@ impl MetaCall<'_> {
             Ok(_) => format!("`{name}` was not called: give name and arguments once each, and try again"),
         }
     }
+}
+
+fn server_card(id: &str, state: &str, counts: [usize; 4]) -> ObjectBuilder {
+    let members = ObjectBuilder::default().string("serverId", id).string("state", state);
+    List::ALL
+        .iter()
+        .fold(members, |members, list| members.raw(&format!("{}s", list.noun()), Some(counts[*list as usize])))
 }
 
 fn tool_result(answer: &MetaResult) -> String {

@@ -18,7 +18,7 @@ pub(crate) mod tasks;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -37,11 +37,14 @@ use goblin_wire::{Era, Error, Limit, Method, Mime, Notification, Outcome, Reques
 use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
 use crate::client::caller::{Caller, SessionId};
+use crate::client::ledger::{CallLedger, EndedCall};
+use crate::client::outcome::CallOutcome;
 use crate::router::inputs::Exchange;
 use crate::router::lists::requested_list;
 use crate::router::state::RequestStateCipher;
 use crate::router::tasks::{TaskOutcome, declares_tasks};
 use crate::upstream::call::outcome_label;
+use crate::upstream::supervisor::LivePolicies;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
@@ -120,19 +123,22 @@ pub(crate) struct NotificationSender<'a> {
 /// Routes the requests of all clients. It owns the tasks and the request states.
 pub struct Router {
     pub catalogs: Arc<CatalogStore>,
-    policies: Policies,
+    pub(crate) policies: LivePolicies,
     pub observe: Arc<Observe>,
     /// The counter of all clients' subscriptions.
     pub subscriptions: Arc<SubscriptionCount>,
     pub states: RequestStateCipher,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
+    /// The ended calls of all clients.
+    pub(crate) ledger: CallLedger,
 }
 
 impl Router {
-    pub fn new(catalogs: Arc<CatalogStore>, policies: Policies, observe: Arc<Observe>) -> Router {
+    pub fn new(catalogs: Arc<CatalogStore>, policies: LivePolicies, observe: Arc<Observe>) -> Router {
         let (subscriptions, tasks) = (Arc::default(), Arc::default());
-        Router { catalogs, policies, observe, subscriptions, states: RequestStateCipher::default(), tasks }
+        let (states, ledger) = (RequestStateCipher::default(), CallLedger::new(&observe.memory));
+        Router { catalogs, policies, observe, subscriptions, states, tasks, ledger }
     }
 
     /// Sends a request to its backend and returns the answer for the client. Returns `None` if the call was cancelled.
@@ -152,7 +158,7 @@ impl Router {
             _ => error.to_json(),
         };
         let pieces = goblin_wire::error_reply(Some(&request.id), &object);
-        Reply { pieces, code: Some(error.class().code) }
+        Reply { pieces, code: Some(error.class().code), is_error: true }
     }
 
     /// Returns the answer to a request with a handler that panicked, and reports the panic.
@@ -161,16 +167,32 @@ impl Router {
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
 
-    /// Returns the server of a call according to the current catalog. Returns `None` if the catalog has no route for
-    /// it.
+    /// Adds an ended call to the ledger, which takes the details of a failure. `answer` is `None` if the call was
+    /// cancelled.
+    pub(crate) fn record_end(&self, call: &Call, begun: Instant, answer: Option<&Reply>, outcome: &mut CallOutcome) {
+        if matches!(call.request.method, Method::Subscribe | Method::Unsubscribe)
+            && let Some(server) = self.server_of(call)
+        {
+            let _ = call.server.set(server);
+        }
+        if let Some(ended) = EndedCall::of(call, begun.elapsed(), answer, outcome) {
+            self.ledger.add(ended);
+        }
+    }
+
+    /// Returns the server of a call. If no router has found it, returns the one in the current catalog. Returns `None`
+    /// if the catalog has no route for the call.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
+        if let Some(server) = call.server.get() {
+            return Some(server.clone());
+        }
         let catalog = self.catalogs.catalog_of(&call.caller);
         let (view, request) = (catalog.view(call.caller.dialect), &call.request);
         let source = match request.method {
             Method::Subscribe | Method::Unsubscribe => {
                 find_resource(view, &required(request.raw.as_str(), request.params.uri, "uri").ok()?).ok()?.source
             }
-            _ => resolve(view, &self.policies, request).ok()?.source,
+            _ => resolve(view, &self.policies.load(), request).ok()?.source,
         };
         Some(catalog.source(source).backend.id.clone())
     }
@@ -195,7 +217,7 @@ impl Router {
             }
             _ => {}
         }
-        let found = self.look_up(|view| resolve(view, &self.policies, request), call).await;
+        let found = self.look_up(|view| resolve(view, &self.policies.load(), request), call).await;
         let (catalog, mut route) = match found {
             Err(Error::ToolNotFound { name, candidates }) => {
                 let meta = Box::pin(self.meta_result(call, &name)).await;
@@ -205,6 +227,7 @@ impl Router {
             found => found?,
         };
         let backend = &catalog.source(route.source).backend;
+        let _ = call.server.set(backend.id.clone());
         if backend.config.validate
             && let RouteTarget::Tool(tool) = route.target
             && let Some(result) = Box::pin(self.reject_arguments(&catalog, tool, call)).await
@@ -422,7 +445,7 @@ impl Router {
         {
             edits.replace(code, known.to_string());
         }
-        Reply { pieces: response.rekeyed(&request.id, edits), code }
+        Reply { pieces: response.rekeyed(&request.id, edits), code, is_error: true }
     }
 }
 

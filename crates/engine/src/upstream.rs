@@ -2,11 +2,14 @@
 //!
 //! A [`Backend`] is the handle that the rest of the gateway shares. It publishes the last listing and, in a
 //! [`LinkSlot`], the link and its state, which a supervisor owns. Calls go over the link directly, not through the
-//! supervisor. A backend that lost its connection keeps its listing, and its calls fail at once instead of being
-//! queued. If each client has a link of its own, calls use that link and the shared link only fetches the lists.
+//! supervisor. A backend that lost its connection keeps its listing. A call makes its supervisor connect at once and
+//! waits for that attempt. If each client has a link of its own, calls use that link and the shared link only fetches
+//! the lists.
 
 pub mod availability;
 pub(crate) mod call;
+mod capacity;
+mod cause;
 pub mod child;
 pub mod descriptors;
 pub(crate) mod dial;
@@ -18,14 +21,17 @@ pub mod guard;
 pub(crate) mod health;
 pub(crate) mod http;
 pub(crate) mod inbound;
+pub(crate) mod levels;
 pub(crate) mod link;
 pub(crate) mod links;
 pub(crate) mod listen;
 pub(crate) mod listen_message;
 pub(crate) mod lister;
+pub(crate) mod listing_cache;
 pub(crate) mod listing_view;
 pub(crate) mod lists;
 pub(crate) mod open_requests;
+pub(crate) mod predecessor;
 pub(crate) mod problem;
 pub(crate) mod refresh;
 pub(crate) mod request_meta;
@@ -39,7 +45,7 @@ pub(crate) mod tasks;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use goblin_catalog::Upstream;
 use goblin_catalog::known_uris::KnownUris;
@@ -51,11 +57,11 @@ use goblin_wire::json::{Span, Splice};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Dialect, Error, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::Semaphore;
 
 use crate::client::call::Call;
 use crate::client::caller::{Caller, SessionId};
-use crate::client::subscriptions::Subscription;
+use crate::client::subscriptions::{DrainedSubscriptions, Subscription};
+use crate::upstream::capacity::Capacity;
 use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::fetch::SkippedTool;
 use crate::upstream::inbound::LinkOwner;
@@ -71,6 +77,7 @@ const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// The shared handle of one backend.
 pub struct Backend {
     pub id: ServerId,
+    /// The configuration that this handle was published with. See [`Backend::with_surface`].
     pub config: Arc<Server>,
     pub events: Arc<BackendEvents>,
     pub meter: Arc<Meter>,
@@ -79,8 +86,8 @@ pub struct Backend {
     /// The other links. `None` in tests without a supervisor.
     links: Option<Arc<LinkTable>>,
     context: ManagerContext,
-    slots: Semaphore,
-    max_calls: usize,
+    /// Limits the calls in progress.
+    calls: Arc<Capacity>,
     known_uris: Arc<Mutex<KnownUris>>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
@@ -96,11 +103,21 @@ pub enum BackendState {
     Stopped,
 }
 
+impl BackendState {
+    /// Reports whether no further attempt follows, not even for a call.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            BackendState::Starting | BackendState::Ready | BackendState::Lost(_) => false,
+            BackendState::Stopped => true,
+        }
+    }
+}
+
 /// Subscriptions that move from a replaced backend to its successor.
 pub struct SubscriptionHandover {
     /// The client that owns them, if it has its own link. `None` for subscriptions over the shared link.
     pub client: Option<LinkOwner>,
-    pub subscriptions: Vec<Arc<Subscription>>,
+    pub subscriptions: DrainedSubscriptions,
 }
 
 /// The reason why a call ended without a response from the backend.
@@ -150,26 +167,52 @@ pub struct BackendResponse {
 
 impl Backend {
     pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, events: BackendEvents) -> Backend {
+        let live = Arc::new(ArcSwap::new(Arc::clone(&config)));
         let context = ManagerContext {
             events: Arc::new(events),
-            lists: Arc::new(LinkLists::new(Arc::clone(&config))),
-            config,
+            lists: Arc::new(LinkLists::new(Arc::clone(&live))),
+            config: live,
             max_upstream: policies.subscriptions.upstream,
         };
-        let max_calls = policies.max_in_flight_per_backend;
         Backend {
             id,
-            config: Arc::clone(&context.config),
+            config,
             events: Arc::clone(&context.events),
             meter: Arc::default(),
             shared: Arc::new(LinkSlot::shared(Arc::new(SubscriptionManager::new(context.clone())))),
             links: None,
             known_uris: Arc::new(Mutex::new(KnownUris::new(&context.events.observe().memory))),
             context,
-            slots: Semaphore::new(max_calls),
-            max_calls,
+            calls: Capacity::new(policies.max_in_flight_per_backend),
             successor: ArcSwapOption::empty(),
         }
+    }
+
+    /// Applies a configuration of the same connection. Returns the handle that replaces this one: it shares the links,
+    /// the calls and the subscriptions. The old handle stays valid for catalogs with the old names and filters.
+    pub(crate) fn with_surface(&self, config: Arc<Server>) -> Backend {
+        self.context.config.store(Arc::clone(&config));
+        if let Some(links) = &self.links {
+            links.capacity.resize(config.max_clients);
+        }
+        self.managers().for_each(|manager| manager.on_configured());
+        Backend {
+            id: self.id.clone(),
+            config,
+            events: Arc::clone(&self.events),
+            meter: Arc::clone(&self.meter),
+            shared: Arc::clone(&self.shared),
+            links: self.links.clone(),
+            context: self.context.clone(),
+            calls: Arc::clone(&self.calls),
+            known_uris: Arc::clone(&self.known_uris),
+            successor: ArcSwapOption::empty(),
+        }
+    }
+
+    /// Reports whether `other` is a handle of the same links.
+    pub fn shares_links(&self, other: &Backend) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Returns the listing of the shared link.
@@ -193,6 +236,11 @@ impl Backend {
         self.shared.transport()
     }
 
+    /// Returns the id of the process that clients share. Returns `None` if the backend has no running process.
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        self.shared.link()?.process_id()
+    }
+
     pub fn state(&self) -> BackendState {
         self.shared.state()
     }
@@ -210,6 +258,11 @@ impl Backend {
     /// Returns the last listing of the client's own link.
     pub(crate) fn own_listing(&self, caller: &Caller) -> Option<Arc<Listing>> {
         self.client_links()?.lists_of(caller).map(|lists| lists.listing())
+    }
+
+    /// Reports whether the gateway has dropped the server, because of a loop.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.links.as_ref().is_some_and(|links| links.dropped.is_set())
     }
 
     /// Reports whether the client's own link is connected.
@@ -255,8 +308,18 @@ impl Backend {
         self.lists().settled().await;
     }
 
+    /// Waits until there is a listing of this run or of an earlier one, or the first attempt has failed.
+    pub(crate) async fn listed(&self) {
+        self.lists().listed().await;
+    }
+
     pub(crate) fn has_settled(&self) -> bool {
         self.lists().has_settled()
+    }
+
+    /// Reports whether the published listing comes from an earlier connection or from the cache.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.lists().is_stale()
     }
 
     /// Reports whether lists are being fetched or are marked for a fetch.
@@ -268,10 +331,14 @@ impl Backend {
     /// connects the client's link first. A link that cannot connect now is no error: the manager makes the
     /// supervisor of that link dial again later.
     pub(crate) async fn manager_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
-        let Some(links) = self.client_links() else { return Ok(Arc::clone(&self.shared.subscriptions)) };
+        let Some(links) = self.client_links() else {
+            // A lost shared link keeps the subscription pending. The request only makes the next attempt start now.
+            self.shared.request();
+            return Ok(Arc::clone(&self.shared.subscriptions));
+        };
         let slot = links.slot_of(call)?;
-        match slot.next_link(None).await {
-            Ok(_) | Err(Error::BackendUnavailable { .. }) if slot.state() != BackendState::Stopped => {
+        match slot.await_link(None).await {
+            Ok(_) | Err(Error::BackendUnavailable { .. }) if !slot.state().is_final() => {
                 // A pattern covers the listed resources, so wait for the first lists.
                 let _ = tokio::time::timeout(FIRST_LISTS_TIMEOUT, slot.lists().settled()).await;
                 Ok(Arc::clone(&slot.subscriptions))
@@ -328,9 +395,14 @@ impl Backend {
             match (self.client_links(), client) {
                 (None, _) => self.shared.subscriptions.take_over(subscriptions),
                 (Some(links), Some(client)) => links.take_over(&client, subscriptions),
-                (Some(_), None) => self.shared.subscriptions.announce_deleted(subscriptions),
+                (Some(_), None) => self.shared.subscriptions.announce_deleted(subscriptions.subscriptions),
             }
         }
+    }
+
+    /// Applies the profiles in force to all subscriptions.
+    pub(crate) fn apply_profiles(&self) {
+        self.managers().for_each(|manager| manager.apply_profiles());
     }
 
     /// Ends all subscriptions. The gateway calls this when the server is removed from the configuration.
@@ -340,7 +412,13 @@ impl Backend {
 
     /// Returns the number of client calls in progress.
     pub(crate) fn calls_in_flight(&self) -> usize {
-        self.max_calls - self.slots.available_permits()
+        self.calls.in_use()
+    }
+
+    /// Applies new limits of calls and subscriptions.
+    pub(crate) fn set_limits(&self, policies: &Policies) {
+        self.managers().for_each(|manager| manager.set_max_upstream(policies.subscriptions.upstream));
+        self.calls.resize(policies.max_in_flight_per_backend);
     }
 
     /// Remembers a URI that the backend returned in a result.

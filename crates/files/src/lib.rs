@@ -50,6 +50,9 @@ pub trait Host: Send + Sync {
 
     /// Takes `notifications/resources/updated`.
     fn updated(&self, notification: &Notification);
+
+    /// Takes the URI of a subscribed file that is gone or no longer served.
+    fn ended(&self, uri: &str);
 }
 
 pub struct FilesServer {

@@ -6,8 +6,7 @@
 mod connect;
 mod profile;
 pub(crate) mod report;
-pub(crate) mod table;
-mod target;
+mod show;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,20 +14,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use goblin_client::lineage::{self, Lineage};
 use goblin_config::exposure::{Profile, ProfileName};
 use goblin_config::file::LoadError;
+use goblin_config::lead::{GatewayLead, UNCLEAR};
 use goblin_config::problem::Problem;
+use goblin_config::target::Target;
 use goblin_config::{Log, LogLevel};
-use goblin_telemetry::Observe;
+use goblin_telemetry::{Observe, clean};
 use tracing::Level;
 
 use crate::check::profile::ProfileReport;
-use crate::check::report::{CheckReport, ServerReport};
-use crate::cli::{BAD_CONFIGURATION, ConfigArgs};
+use crate::check::report::{CheckReport, CheckState, ServerReport};
+use crate::cli::{BAD_CONFIGURATION, CliError, ConfigArgs};
 use crate::load::{self, ConfigError, ConfigLocation, RawConfig, SourcedConfig};
 use crate::log;
 use crate::log::LogFlags;
-use crate::style::{is_colourful, print, width};
+use crate::loops::{self, EntryTarget, KnownGateways};
+use crate::style::{is_colourful, note, print, width};
 
 /// The exit code if a server failed, or with `--strict` if there is a warning.
 const SERVER_FAILED: u8 = 1;
@@ -74,8 +77,9 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
         .config
         .servers
         .iter()
-        .map(|(id, server)| ServerReport::new(id, server, target::of(&server.transport, &given.variables)))
+        .map(|(id, server)| ServerReport::new(id, server, clean(&Target::of(&server.transport).to_string())))
         .collect();
+    drop_loops(&mut given, &mut report);
     let profile = |(name, profile): (&ProfileName, &Arc<Profile>)| ProfileReport::new(name, profile, &given.config);
     report.profiles = given.config.profiles.iter().map(profile).collect();
     if arguments.connect {
@@ -84,10 +88,31 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
         }
-        connect::connect(given.config, observe, &mut report).await?;
+        lineage::check_depth().map_err(CliError::Usage)?;
+        let lineage = Lineage::of_process(Some(&given.identity));
+        connect::connect(given.config, lineage, observe, &mut report).await?;
     }
     report.ok = code(&report, arguments.strict) == 0;
     Ok(report)
+}
+
+/// Reports the servers that lead back to the gateway of this configuration. They are not connected.
+fn drop_loops(given: &mut SourcedConfig, report: &mut CheckReport) {
+    let Some(path) = report.config.as_deref() else { return };
+    let gateways = KnownGateways::new(path, given.config.gateway.clone());
+    given.config.servers.retain(|id, server| {
+        let lead = gateways.lead(&EntryTarget::of_transport(&server.transport));
+        let is_own = lead == Some(GatewayLead::Own);
+        if lead == Some(GatewayLead::Unclear) {
+            note(&format!("server {id}: {UNCLEAR}"));
+        }
+        let report = report.servers.iter_mut().find(|report| report.id == id.as_str());
+        if let Some(report) = report.filter(|report| is_own && report.state != CheckState::Disabled) {
+            report.state = CheckState::Failed;
+            report.error = Some(format!("it is this gateway itself (remove it from mcpServers: {})", loops::CURE));
+        }
+        !is_own
+    });
 }
 
 /// Builds the report of a configuration that cannot be used.
@@ -119,7 +144,7 @@ fn show(report: &CheckReport, json: bool) -> Result<()> {
     let stdout = std::io::stdout();
     let text = match json {
         true => serde_json::to_string_pretty(report)? + "\n",
-        false => table::render(report, width(&stdout), is_colourful(&stdout)),
+        false => show::render(report, width(&stdout), is_colourful(&stdout)),
     };
     print(&text).context("cannot write to stdout")
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use goblin_admin::routes::ServerAction;
 use goblin_client::runtime::FindError;
 
 use crate::endpoint::EndpointError;
@@ -17,7 +18,8 @@ use crate::load::ConfigError;
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{
-    check, doctor, edit, generate, prompts, resources, schema, serve, status, stdio, subscriptions, tools, watch,
+    check, control, doctor, edit, generate, history, prompts, resources, schema, serve, status, stdio, subscriptions,
+    tools, watch,
 };
 
 /// The exit code for a configuration that cannot be used.
@@ -111,6 +113,16 @@ pub(crate) enum Command {
     Top(top::Top),
     /// Show the status of a running gateway and its servers
     Status(status::Status),
+    /// List the ended calls of a running gateway
+    Calls(history::Calls),
+    /// Show the events of a running gateway, or the log and stderr of one server
+    Logs(history::Logs),
+    /// Restart a server of a running gateway
+    Restart(control::Control),
+    /// Start a disabled server of a running gateway
+    Enable(control::Control),
+    /// Stop a server of a running gateway
+    Disable(control::Control),
     /// List the subscriptions of a running gateway
     Subscriptions(subscriptions::Subscriptions),
     /// List, search, describe and call tools
@@ -147,6 +159,11 @@ impl Cli {
             #[cfg(feature = "tui")]
             Command::Top(arguments) => top::run(arguments).await,
             Command::Status(arguments) => status::run(arguments).await,
+            Command::Calls(arguments) => history::calls(arguments).await,
+            Command::Logs(arguments) => history::logs(arguments).await,
+            Command::Restart(arguments) => control::run(ServerAction::Restart, arguments).await,
+            Command::Enable(arguments) => control::run(ServerAction::Enable, arguments).await,
+            Command::Disable(arguments) => control::run(ServerAction::Disable, arguments).await,
             Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,

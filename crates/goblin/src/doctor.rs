@@ -5,7 +5,7 @@
 
 mod finding;
 mod machine;
-mod servers;
+pub(crate) mod servers;
 
 use std::process::ExitCode;
 use std::sync::Arc;

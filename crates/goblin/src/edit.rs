@@ -1,18 +1,24 @@
 //! `goblin add` and `goblin remove`: add or remove a server and leave the rest of the file unchanged.
 
+pub(crate) mod command_line;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use clap_complete::ArgValueCompleter;
 use goblin_client::environment::environment;
 use goblin_config::edit::{Draft, relative_argument};
+use goblin_config::lead::{GatewayLead, UNCLEAR};
 use goblin_config::pin::unpinned;
 use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use goblin_config::{consent, file};
 
+use crate::catalog::complete;
 use crate::cli::{CliError, ConfigArgs};
+use crate::loops::{self, EntryTarget};
 use crate::style::{print, warn, width, wrap};
 
 #[derive(Debug, Args)]
@@ -40,7 +46,7 @@ pub(crate) struct Add {
     /// Header for every request: 'NAME: VALUE'; the gateway expands ${VAR} in it
     #[arg(long, value_name = "NAME: VALUE", requires = "url")]
     pub header: Vec<String>,
-    /// Replace an existing server of this name
+    /// Replace an existing server of this name, and add a server that leads back to the gateway
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -50,7 +56,7 @@ pub(crate) struct Add {
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
     /// Servers to remove
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", add = ArgValueCompleter::new(complete::configured_servers))]
     pub names: Vec<String>,
     #[command(flatten)]
     pub source: ConfigArgs,
@@ -77,6 +83,22 @@ fn try_add(arguments: &Add) -> Result<String, String> {
     if is_known && !arguments.force {
         let (name, place) = (escaped(name), draft.path().display());
         return Err(format!("server {name} is in {place} already, use --force to replace it"));
+    }
+    let target = EntryTarget::of_entry(&entry, &draft.origin().directory);
+    match loops::known(&draft).lead(&target) {
+        Some(GatewayLead::Own) => {
+            let (name, place) = (escaped(name), draft.path().display());
+            let problem = format!("server {name} would connect the gateway of {place} to itself ({})", loops::CURE);
+            match arguments.force {
+                true => warn(&problem),
+                false => return Err(format!("{problem}; use --force to add it anyway")),
+            }
+        }
+        Some(GatewayLead::Unclear) => warn(&format!("server {}: {UNCLEAR}", escaped(name))),
+        Some(GatewayLead::Other(gateway)) => {
+            warn(&format!("server {name} is {gateway}; its servers get another prefix"))
+        }
+        None => {}
     }
     draft.put(name, &entry);
     let path = save(&draft)?;

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::gateway::PIPE_BYTES;
+use goblin_client::lineage::{self, Lineage};
 use goblin_client::peer::Peer;
 use goblin_client::runtime::FindError;
 use goblin_client::{address, gateway, runtime};
@@ -105,7 +106,9 @@ impl Endpoint {
         log::start(Level::WARN, &given.config.log, flags);
         let place = given.identity.place();
         let exe = own_executable().map_err(|error| EndpointError::Other(error.into()))?;
-        let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());
+        lineage::check_depth().map_err(EndpointError::Configuration)?;
+        let lineage = Lineage::of_process(Some(&given.identity));
+        let app = App::start_as(lineage, given.config, exe, ProxyEnvironment::from_process(), Arc::default());
         Ok(Endpoint::Own { app: Box::new(app), profile: profile.cloned(), place })
     }
 

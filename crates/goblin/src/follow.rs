@@ -1,4 +1,5 @@
-//! Reads the configuration again while the gateway runs: after its file changed, and on SIGHUP.
+//! Reads the configuration again while the gateway runs: after its file changed, and on SIGHUP. A gateway with a terminal
+//! does not reload on SIGHUP, because the signal then means that the terminal was closed.
 //!
 //! The task checks the file once per second instead of using a file system watch. A watch misses a file that is
 //! replaced by another, a file behind a symbolic link, and a file on a network disk.
@@ -9,21 +10,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use goblin_admin::api::Reloaded;
 use goblin_client::runtime::PublishedRecord;
 use goblin_config::Config;
 use goblin_engine::app::operate::{ConfigSource, NewConfig};
-use goblin_telemetry::worker;
+use goblin_telemetry::{clean, worker};
 use parking_lot::Mutex;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use crate::live_lines;
 use crate::load::{self, ConfigLocation, RawConfig};
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The published record of this gateway, or `None` if it could not be written.
 pub(crate) type SharedRecord = Arc<Mutex<Option<PublishedRecord>>>;
+
+/// The output of the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Stdin or stdout is a terminal. Closing it stops the gateway.
+    Terminal {
+        /// Whether the terminal shows a line for each server, and for each reload.
+        has_lines: bool,
+    },
+    Unattended,
+}
 
 /// Applies the flags of the command line to a configuration.
 pub(crate) type ConfigOverride = Arc<dyn Fn(&mut Config) + Send + Sync>;
@@ -34,11 +48,15 @@ pub(crate) fn follow(
     from: &ConfigLocation,
     apply_flags: ConfigOverride,
     record: SharedRecord,
+    output: Output,
 ) -> Result<(ConfigSource, FollowTask)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
-    let read = Arc::new(move || read(flag.as_deref(), &apply_flags, &record));
-    let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+    let read = Arc::new(move || read(flag.as_deref(), &apply_flags, &record, output));
+    let hangup = match output {
+        Output::Unattended => Some(signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?),
+        Output::Terminal { .. } => None,
+    };
     let path = match from {
         ConfigLocation::File(path) => Some(path.clone()),
         ConfigLocation::Directory(_) => None,
@@ -56,13 +74,21 @@ impl Drop for FollowTask {
     }
 }
 
-fn read(flag: Option<&Path>, apply_flags: &ConfigOverride, record: &SharedRecord) -> Result<NewConfig, String> {
+fn read(
+    flag: Option<&Path>,
+    apply_flags: &ConfigOverride,
+    record: &SharedRecord,
+    output: Output,
+) -> Result<NewConfig, String> {
     let mut given = load::find(flag).and_then(RawConfig::parse).map_err(|error| error.to_string())?;
     apply_flags(&mut given.config);
     let record = Arc::clone(record);
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
     let (config, identity, variables) = (given.config, given.identity, given.variables);
-    let on_applied = Box::new(move || {
+    let on_applied = Box::new(move |reloaded: &Reloaded| {
+        if let Output::Terminal { has_lines: true } = output {
+            live_lines::print(&format!("  reloaded: {}\n", clean(&reloaded.summary())));
+        }
         let mut record = record.lock();
         // A failure is harmless: a bridge considers this gateway outdated and starts its own.
         let _ = record.as_mut().map(|published| published.replace(identity, &variables));
@@ -88,22 +114,34 @@ impl FileStamp {
     }
 }
 
-/// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check.
-async fn watch(path: Option<PathBuf>, mut hangup: tokio::signal::unix::Signal, changed: Arc<Notify>) {
+/// Waits for a signal. Never returns if there is no signal to wait for.
+pub(crate) async fn next(signal: &mut Option<Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check. A file that is
+/// read because of a signal causes no second notification.
+async fn watch(path: Option<PathBuf>, mut hangup: Option<Signal>, changed: Arc<Notify>) {
     let mut reported = path.as_deref().and_then(FileStamp::at);
     let mut before = reported;
     loop {
-        tokio::select! {
-            signal = hangup.recv() => match signal {
-                Some(()) => changed.notify_one(),
+        let is_signalled = tokio::select! {
+            signal = next(&mut hangup) => match signal {
+                Some(()) => true,
                 None => return,
             },
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
-        }
-        let Some(path) = path.clone() else { continue };
-        // A disk that does not respond must block only this task.
-        let Ok(now) = tokio::task::spawn_blocking(move || FileStamp::at(&path)).await else { continue };
-        if now != reported && now == before {
+            () = tokio::time::sleep(POLL_INTERVAL) => false,
+        };
+        // A disk that does not respond must block only this task. The stamp is older than the text that is read after
+        // the notification, so no later change is missed.
+        let now = match path.clone() {
+            Some(path) => tokio::task::spawn_blocking(move || FileStamp::at(&path)).await.unwrap_or(before),
+            None => None,
+        };
+        if is_signalled || now != reported && now == before {
             reported = now;
             changed.notify_one();
         }

@@ -16,13 +16,15 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use goblin_client::environment::environment;
 use goblin_config::bounded::{self, ReadError};
 use goblin_config::edit::Draft;
+use goblin_config::file;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{ClientApp, ClientFile, FileImport, Note, SearchBase, place, translate};
+use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
-use goblin_config::{Gateway, file, parse};
 
 use crate::cli::{CliError, ConfigArgs as Target};
 use crate::import::report::ImportPlan;
+use crate::loops::{self, EntryTarget};
 use crate::style::{print, print_json, width};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
@@ -76,7 +78,9 @@ impl Import {
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
-        let merged = merge(found, &draft.servers(), own_port(&draft));
+        let (gateways, directory) = (loops::known(&draft), &draft.origin().directory);
+        let lead = |entry: &JsonTree| gateways.lead(&EntryTarget::of_entry(entry, directory));
+        let merged = merge(found, &draft.servers(), lead);
         for server in merged.servers.iter().filter(|server| !server.is_present) {
             draft.put(&server.id, &server.entry);
         }
@@ -155,12 +159,6 @@ impl Import {
 fn read(path: &Path, max: u64) -> Result<String, ReadError> {
     let bytes = bounded::read(path, max)?;
     String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("the file is not UTF-8")))
-}
-
-/// Returns the port of the gateway with this configuration, so that it does not import itself.
-fn own_port(draft: &Draft) -> u16 {
-    let loaded = parse(&draft.text(), draft.origin(), &environment);
-    loaded.map_or(Gateway::default().port, |loaded| loaded.config.gateway.port)
 }
 
 fn confirm(path: &str) -> Result<bool> {

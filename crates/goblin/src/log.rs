@@ -1,6 +1,7 @@
 //! Starts the log. It always goes to stderr, because stdout may carry the protocol.
 
 use std::fmt::{Debug, Result as Written};
+use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,6 +17,7 @@ use tracing_subscriber::fmt::{self, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::live_lines;
 use crate::style::is_colourful;
 
 #[derive(Debug, Args)]
@@ -48,7 +50,7 @@ fn filter(level: Level, audit: bool) -> Targets {
 /// that shows a banner or a result on the same terminal, which contains the information of `info`.
 pub(crate) fn start(default: Level, log: &Log, flags: &LogFlags) {
     let lines = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| AboveLiveLines)
         .with_target(false)
         // An internal error would be printed on the same stderr that failed, and that print would panic.
         .log_internal_errors(false);
@@ -58,6 +60,19 @@ pub(crate) fn start(default: Level, log: &Log, flags: &LogFlags) {
         LogFormat::Text | LogFormat::Auto => {
             registry.with(lines.fmt_fields(ReadableFields).with_ansi(is_colourful(&std::io::stderr()))).init();
         }
+    }
+}
+
+/// Writes each log line to stderr as a whole, without tearing the live lines of the terminal.
+struct AboveLiveLines;
+
+impl Write for AboveLiveLines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        live_lines::suspended(|| std::io::stderr().write_all(line)).map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
     }
 }
 
@@ -84,7 +99,7 @@ impl Visit for FieldVisitor<'_> {
     /// Formats a float as a duration. All floats in events are durations in seconds.
     fn record_f64(&mut self, field: &Field, value: f64) {
         let duration = Duration::try_from_secs_f64(value).unwrap_or_default();
-        self.0.record_debug(field, &duration);
+        self.0.record_debug(field, &rounded(duration));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -92,11 +107,32 @@ impl Visit for FieldVisitor<'_> {
     }
 }
 
+/// Returns a duration with three significant digits.
+fn rounded(duration: Duration) -> Duration {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let step = 10_u64.pow(nanos.checked_ilog10().unwrap_or_default().saturating_sub(2));
+    Duration::from_nanos(nanos.saturating_add(step / 2) / step * step)
+}
+
 #[cfg(test)]
 mod tests {
     use goblin_config::LogLevel;
 
     use super::*;
+
+    #[test]
+    fn use15_durations_have_three_digits() {
+        for (nanos, expected) in [
+            (0, "0ns"),
+            (7, "7ns"),
+            (340_123, "340µs"),
+            (27_950_999, "28ms"),
+            (1_547_927_627, "1.55s"),
+            (999_999, "1ms"),
+        ] {
+            assert_eq!(format!("{:?}", rounded(Duration::from_nanos(nanos))), expected);
+        }
+    }
 
     #[test]
     fn only_audit_records_are_written_regardless_of_the_log_level() {

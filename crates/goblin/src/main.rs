@@ -5,24 +5,30 @@ mod banner;
 mod catalog;
 mod check;
 mod cli;
+mod control;
 mod doctor;
 mod edit;
 mod endpoint;
 mod follow;
 mod generate;
+mod history;
 #[cfg(feature = "import")]
 mod import;
+mod live_lines;
 mod load;
 mod log;
+mod loops;
 mod port;
 mod prompts;
 mod resources;
 mod schema;
 mod serve;
+mod start_lines;
 mod status;
 mod stdio;
 mod style;
 mod subscriptions;
+mod table;
 mod tools;
 #[cfg(feature = "tui")]
 mod top;
@@ -45,7 +51,7 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::try_from(guard::run(arguments)).unwrap_or(1));
     }
     generate::answer_completion_script();
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(edit::command_line::with_separator(std::env::args_os().collect()));
     let ran = tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| {
         let code = runtime.block_on(cli.run());
         // A read of stdin cannot be interrupted and must not delay the exit.

@@ -3,7 +3,7 @@
 //! The command binds its listeners first, then publishes a record for other commands, then starts the gateway. It also
 //! follows the configuration file (see [`follow`]).
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use clap::Args;
 use goblin_client::address::{self, ENDPOINT};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
+use goblin_client::lineage::Lineage;
 use goblin_client::runtime::identity::Fingerprints;
 use goblin_client::runtime::{self, PublishedRecord, RecordDirectories, TokenFile, Tokens};
 use goblin_config::Gateway;
@@ -23,21 +24,22 @@ use goblin_engine::app::operate::ConfigSource;
 use goblin_engine::app::socket::SocketListener;
 use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
-use goblin_telemetry::{Observe, worker};
+use goblin_telemetry::worker;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
-use crate::banner::{self, Banner};
+use crate::banner::Banner;
 use crate::cli::CliError;
-use crate::follow::{ConfigOverride, SharedRecord};
+use crate::follow::{ConfigOverride, Output, SharedRecord};
 use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
+use crate::start_lines::StartLines;
 use crate::style::{shell_word, warn};
 #[cfg(feature = "tui")]
 use crate::top;
-use crate::{cli, follow, load, log, port};
+use crate::{cli, follow, live_lines, load, log, port};
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -67,6 +69,8 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         top::check_terminal()?;
     }
     let mut given = load::load(arguments.source.config.as_deref()).map_err(CliError::Usage)?;
+    let lineage = Lineage::of_process(Some(&given.identity));
+    lineage.check().map_err(CliError::Usage)?;
     let apply_flags = apply_flags(&arguments);
     apply_flags(&mut given.config);
     let gateway = &given.config.gateway;
@@ -77,7 +81,11 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
             gateway.host
         )));
     }
-    let has_banner = std::io::stdout().is_terminal() && !arguments.quiet && !arguments.tui;
+    let has_banner = stdout().is_terminal() && !arguments.quiet && !arguments.tui;
+    let output = match stdin().is_terminal() || stdout().is_terminal() {
+        true => Output::Terminal { has_lines: has_banner },
+        false => Output::Unattended,
+    };
     if arguments.tui && std::io::stderr().is_terminal() {
         // The dashboard uses the whole screen, so there is no log.
     } else if has_banner && std::io::stderr().is_terminal() {
@@ -86,7 +94,7 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         log::start(Level::INFO, &given.config.log, &arguments.log);
     }
     // Install the signal handlers before anything starts that a signal must not leave behind.
-    let terminated = termination()?;
+    let terminated = stop_signals(output)?;
     let clients = bind(gateway, &arguments).await?;
     let addresses = Addresses::of(&clients)?;
     let operators = app::bind_admin(&given.config.admin).await?;
@@ -94,15 +102,21 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         Some((listener, _)) => Some(reachable(listener)?),
         None => given.config.admin.enabled.then(|| addresses.admin.clone()),
     };
-    let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
+    let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given, &lineage)?;
     let (source, _following) =
-        follow::follow(arguments.source.config.as_deref(), &given.from, apply_flags, Arc::clone(&record))?;
+        follow::follow(arguments.source.config.as_deref(), &given.from, apply_flags, Arc::clone(&record), output)?;
     let listeners = GatewayListeners { clients, operators, permit };
     #[cfg(feature = "tui")]
     if arguments.tui {
-        return serve_with_dashboard(given, source, listeners, record, addresses.url).await;
+        return serve_with_dashboard(GatewayStart { given, lineage }, source, listeners, record, addresses.url).await;
     }
-    serve(given, source, listeners, record, has_banner.then_some(addresses), terminated).await
+    serve(GatewayStart { given, lineage }, source, listeners, record, has_banner.then_some(addresses), terminated).await
+}
+
+/// The configuration of a gateway that starts, and its id.
+struct GatewayStart {
+    given: SourcedConfig,
+    lineage: Lineage,
 }
 
 /// The addresses at which programs on this machine reach the gateway.
@@ -157,7 +171,7 @@ fn apply_flags(arguments: &Serve) -> ConfigOverride {
 /// Runs the gateway with the dashboard, until the user quits the dashboard.
 #[cfg(feature = "tui")]
 async fn serve_with_dashboard(
-    given: SourcedConfig,
+    start: GatewayStart,
     source: ConfigSource,
     listeners: GatewayListeners,
     record: SharedRecord,
@@ -170,37 +184,38 @@ async fn serve_with_dashboard(
     let gateway = match RecordDirectories::of(&environment).running().into_iter().find(own) {
         Some(record) => GatewayAddress::Recorded(Box::new(record)),
         None => {
-            let token = given.config.gateway.token.clone();
+            let token = start.given.config.gateway.token.clone();
             GatewayAddress::Named { url, token, admin_token: Some(listeners.permit.token().clone()) }
         }
     };
     let (dashboard_ended, mut dashboard_end) = tokio::sync::watch::channel(false);
-    let (mut signals, mut has_ended) = (termination()?, false);
+    let output = Output::Terminal { has_lines: false };
+    let (mut signals, mut has_ended) = (stop_signals(output)?, false);
     let terminated = async move || match std::mem::replace(&mut has_ended, true) {
         // Cannot fail: the sender outlives this future.
         false => drop(dashboard_end.wait_for(|has_ended| *has_ended).await),
         true => signals().await,
     };
     let shown = async {
-        let shown = async { goblin_tui::run(Remote::new(gateway)?, top::theme(), termination()?).await }.await;
+        let shown = async { goblin_tui::run(Remote::new(gateway)?, top::theme(), stop_signals(output)?).await }.await;
         dashboard_ended.send_replace(true);
         shown
     };
-    let (served, shown) = tokio::join!(serve(given, source, listeners, record, None, terminated), shown);
+    let (served, shown) = tokio::join!(serve(start, source, listeners, record, None, terminated), shown);
     shown.and(served)
 }
 
 async fn serve(
-    given: SourcedConfig,
+    start: GatewayStart,
     source: ConfigSource,
     listeners: GatewayListeners,
     record: SharedRecord,
     banner: Option<Addresses>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
-    let SourcedConfig { config, from, .. } = given;
+    let GatewayStart { given: SourcedConfig { config, from, .. }, lineage } = start;
     let has_token = config.gateway.token.is_some();
-    let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
+    let mut app = App::start_as(lineage, config, own_executable()?, ProxyEnvironment::from_process(), Arc::default());
     app.set_source(shown(&from), source);
     app.set_permit(listeners.permit);
     if let Some((listener, listen)) = listeners.operators {
@@ -208,7 +223,7 @@ async fn serve(
     }
     let banner_task = banner.map(|Addresses { url, has_tcp, socket, .. }| {
         let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
-        worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.catalogs())))
+        worker::spawn(StartLines::new(banner, Arc::clone(app.catalogs())).run(app.readiness()))
     });
     let shutdown = async move || {
         terminated().await;
@@ -218,6 +233,7 @@ async fn serve(
     let served = app.serve_http(listeners.clients, shutdown).await;
     if let Some(banner_task) = banner_task {
         banner_task.abort();
+        live_lines::clear();
     }
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -263,7 +279,12 @@ fn reachable(listener: &TcpListener) -> Result<String> {
 
 /// Publishes the record, by which other commands find this gateway. A failure is only a warning. A failure to write the
 /// admin token to a configured file is an error.
-fn publish(addresses: &Addresses, admin_url: Option<String>, given: &SourcedConfig) -> Result<PublishedFiles> {
+fn publish(
+    addresses: &Addresses,
+    admin_url: Option<String>,
+    given: &SourcedConfig,
+    lineage: &Lineage,
+) -> Result<PublishedFiles> {
     let (gateway, admin) = (&given.config.gateway, &given.config.admin);
     let permit = AdminAccess::new(gateway, admin);
     let chosen = admin.token_file.clone().filter(|_| admin.enabled);
@@ -275,6 +296,7 @@ fn publish(addresses: &Addresses, admin_url: Option<String>, given: &SourcedConf
     let record_token = Some(permit.token()).filter(|_| admin.enabled && chosen.is_none());
     let record = record(&addresses.url, given).and_then(|mut record| {
         record.socket = addresses.socket.clone();
+        record.gateway_id = Some(lineage.id.to_string());
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
         RecordDirectories::of(&environment)
             .publish(record, Tokens { gateway: gateway.token.as_ref(), admin: record_token })
@@ -297,12 +319,23 @@ fn record(url: &str, given: &SourcedConfig) -> std::io::Result<runtime::GatewayR
 
 /// Installs the signal handlers. Each call of the result waits for the next SIGINT or SIGTERM.
 pub(crate) fn termination() -> Result<impl AsyncFnMut()> {
+    stop_signals(Output::Unattended)
+}
+
+/// Installs the signal handlers. Each call of the result waits for the next signal that stops the gateway: SIGINT,
+/// SIGTERM, or SIGHUP if the gateway has a terminal.
+fn stop_signals(output: Output) -> Result<impl AsyncFnMut()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hangup = match output {
+        Output::Terminal { .. } => Some(signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?),
+        Output::Unattended => None,
+    };
     Ok(async move || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = follow::next(&mut hangup) => {}
         }
     })
 }

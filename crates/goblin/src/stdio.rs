@@ -13,6 +13,7 @@ use clap::Args;
 use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
+use goblin_client::lineage::{self, Lineage};
 use goblin_client::runtime::identity::Identity;
 use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_client::{address, bridge, gateway, runtime};
@@ -77,6 +78,7 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     let profile = arguments.profile;
     match usable {
         Ok(record) => {
+            lineage::check_bridge(record.gateway_id.as_deref()).map_err(CliError::Usage)?;
             let (url, pid) = (address::endpoint(&record.address(), profile.as_ref()), record.pid);
             note(&format!(
                 "bridging to the gateway at {url} (pid {pid}), which also serves {}",
@@ -108,19 +110,22 @@ async fn run_standalone(
 ) -> Result<ExitCode> {
     let given = found.parse().map_err(CliError::from)?;
     check_profile(&given.config, profile.as_ref()).map_err(CliError::Usage)?;
+    let lineage = Lineage::of_process(Some(&given.identity));
+    lineage.check().map_err(CliError::Usage)?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
     note(&format!("running its own gateway for {}: {reason}", given.identity.place()));
     log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
-    let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
+    let app = App::start_as(lineage, given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
     app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn run_bridge(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
     log::start(Level::INFO, &Log::default(), flags);
+    let wire = wire.naming(&lineage::ancestor_ids());
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
 }

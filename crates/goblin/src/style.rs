@@ -55,7 +55,8 @@ pub(crate) fn shell_word(word: &str) -> String {
 const MIN_COLUMNS: usize = 20;
 
 /// Returns `text` after `before`, wrapped at the width of a terminal and indented by the width of `before`. A terminal
-/// would wrap at the left edge, where hostile text could pass for another line. Nothing is left out.
+/// would wrap at the left edge, where hostile text could pass for another line. A word that does not fit moves to the next
+/// line, unless it is longer than a line. Nothing is left out.
 pub(crate) fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return format!("{before}{text}\n") };
     // Characters of ambiguous width count as wide, so that the terminal never wraps a line itself.
@@ -64,16 +65,21 @@ pub(crate) fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
         true => (before.to_owned(), indent),
         false => (format!("{}\n    ", before.trim_end()), 4),
     };
-    let mut column = indent;
-    for letter in text.chars() {
-        let columns = letter.width_cjk().unwrap_or(0);
-        if column + columns > width.max(indent + MIN_COLUMNS) {
-            wrapped.push('\n');
-            wrapped.push_str(&" ".repeat(indent));
-            column = indent;
+    let (width, mut column) = (width.max(indent + MIN_COLUMNS), indent);
+    for word in text.split_inclusive(' ') {
+        let whole = word.trim_end_matches(' ').width_cjk();
+        // The columns that must fit for the first letter: the whole word, if a line has room for it.
+        let mut needed = if indent + whole <= width { whole } else { 0 };
+        for letter in word.chars() {
+            let columns = letter.width_cjk().unwrap_or(0);
+            if column > indent && column + columns.max(std::mem::take(&mut needed)) > width {
+                wrapped.push('\n');
+                wrapped.push_str(&" ".repeat(indent));
+                column = indent;
+            }
+            wrapped.push(letter);
+            column += columns;
         }
-        wrapped.push(letter);
-        column += columns;
     }
     wrapped.push('\n');
     wrapped
@@ -117,6 +123,10 @@ mod tests {
         assert_eq!(wrap("a  ", "bcd", Some(30)), "a  bcd\n");
         let text = "0123456789".repeat(4);
         assert_eq!(wrap("a  ", &text, Some(30)), format!("a  {}\n   {}\n", &text[..27], &text[27..]));
+        // A word stays whole if a line has room for it.
+        let (words, spaces) = ("0123456789 0123456789 0123456789", " ".repeat(40));
+        assert_eq!(wrap("a  ", words, Some(30)), "a  0123456789 0123456789 \n   0123456789\n");
+        assert_eq!(wrap("a  ", &spaces, Some(30)), format!("a  {}\n   {}\n", &spaces[..27], &spaces[27..]));
         // Wide characters count as two columns.
         assert_eq!(wrap("a  ", &"日".repeat(14), Some(30)), format!("a  {}\n   日\n", "日".repeat(13)));
         // If the names leave too little room, the text has its own lines.

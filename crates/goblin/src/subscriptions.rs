@@ -9,9 +9,9 @@ use goblin_telemetry::clean;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::admin_client::{self, GatewayArgs};
-use crate::check::table::lay_out;
 use crate::cli::CliError;
 use crate::style::{is_colourful, plural, print, width};
+use crate::table::{Column, Table};
 
 const ROUTE: &str = "/api/subscriptions";
 /// The characters of a query that need no percent-encoding.
@@ -55,10 +55,12 @@ fn render(list: &SubscriptionList, width: Option<usize>, colourful: bool) -> Str
     let clients = plural(list.clients.len(), "client");
     let mut text = format!("{} of {clients}\n", plural(list.total, "subscription"));
     if list.total > 0 {
-        let head = ["URI", "SERVER", "CLIENT", "STATE", "DELIVERED", "COALESCED", "SINCE"].map(str::to_owned).to_vec();
-        let rows: Vec<_> = std::iter::once(head).chain(list.subscriptions.iter().map(row)).collect();
+        let [uri, server, client, since] = ["URI", "SERVER", "CLIENT", "SINCE"].map(Column::text);
+        let [delivered, coalesced] = ["DELIVERED", "COALESCED"].map(Column::number);
+        let mut table = Table::new(&[uri, server, client, Column::state("STATE"), delivered, coalesced, since]);
+        list.subscriptions.iter().for_each(|subscription| table.push(row(subscription)));
         text.push('\n');
-        text.push_str(&lay_out(&rows, width, colourful));
+        text.push_str(&table.render(width, colourful));
     }
     if list.omitted > 0 {
         text.push_str(&format!("and {} more\n", list.omitted));

@@ -38,6 +38,9 @@ pub(crate) struct Top {
     /// Read its client token, for calls and reads, from this file (default: the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub client_token_file: Option<PathBuf>,
+    /// Show the gateway that runs with this configuration file
+    #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
+    pub config: Option<PathBuf>,
 }
 
 pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
@@ -50,7 +53,7 @@ pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
             admin_token: stdio::admin_token(arguments.token_file.as_deref(), &url)?,
             url,
         },
-        None => GatewayAddress::Recorded(Box::new(admin_client::find_record().await?)),
+        None => GatewayAddress::Recorded(Box::new(admin_client::find_record(arguments.config.as_deref()).await?)),
     };
     goblin_tui::run(Remote::new(gateway)?, theme(), terminated).await?;
     Ok(ExitCode::SUCCESS)

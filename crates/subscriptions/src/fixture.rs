@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::count::{LimitReached, SubscriptionCount};
 
-/// A list of resources without templates.
+/// A list of resources, with a template for the URIs that begin with `t:`.
 #[derive(Default)]
 pub(crate) struct TestListing(pub BTreeSet<String>);
 
@@ -15,12 +15,20 @@ impl OfferedResources for TestListing {
         Box::new(self.0.iter().map(String::as_str))
     }
 
-    fn has(&self, native: &str) -> bool {
+    fn lists(&self, native: &str) -> bool {
         self.0.contains(native)
+    }
+
+    fn has(&self, native: &str) -> bool {
+        self.lists(native) || native.starts_with("t:")
     }
 
     fn expose(&self, native: &str) -> Arc<str> {
         format!("x+{native}").into()
+    }
+
+    fn is_shown(&self, native: &str, profile: &Profile) -> bool {
+        profile.shows_resource("x", &self.expose(native))
     }
 }
 
@@ -28,22 +36,25 @@ pub(crate) fn glob(text: &str) -> Arc<Pattern> {
     Arc::new(Pattern::Glob(glob::UriGlob::parse(text).expect("a glob")))
 }
 
-/// A client without a profile.
-pub(crate) struct TestClient(ClientId);
+/// A client, without a profile at first.
+pub(crate) struct TestClient {
+    id: ClientId,
+    pub(crate) profile: ArcSwapOption<Profile>,
+}
 
 impl TestClient {
     pub(crate) fn new() -> Arc<TestClient> {
-        Arc::new(TestClient(ClientId::next()))
+        Arc::new(TestClient { id: ClientId::next(), profile: ArcSwapOption::empty() })
     }
 }
 
 impl Subscriber for TestClient {
     fn id(&self) -> ClientId {
-        self.0
+        self.id
     }
 
-    fn profile(&self) -> Option<&Arc<Profile>> {
-        None
+    fn profile(&self) -> Option<Arc<Profile>> {
+        self.profile.load_full()
     }
 }
 
@@ -92,9 +103,10 @@ impl TableFixture {
     pub(crate) fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
         let before =
             std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
-        let added = self.listed.listed().filter(|uri| !before.has(uri));
+        let added = self.listed.listed().filter(|uri| !before.lists(uri));
         let outcome = self.table.handle_listing(&self.listed, added);
-        (names(&outcome.notices), outcome.suspects.iter().map(|native| native.to_string()).collect())
+        let suspects = outcome.suspects.iter().chain(&outcome.doubtful);
+        (names(&outcome.notices), suspects.map(|native| native.to_string()).collect())
     }
 
     pub(crate) fn mark_deleted(&mut self, uri: &str) -> Vec<String> {

@@ -8,6 +8,7 @@ pub mod count;
 #[cfg(test)]
 mod fixture;
 pub mod glob;
+pub mod handover;
 pub mod id;
 mod listed;
 #[cfg(test)]
@@ -21,10 +22,11 @@ pub mod table;
 mod tests;
 pub mod updates;
 mod upstream;
+pub mod visibility;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -56,8 +58,8 @@ impl ClientId {
 pub trait Subscriber {
     fn id(&self) -> ClientId;
 
-    /// Returns the profile that limits the resources of this client.
-    fn profile(&self) -> Option<&Arc<Profile>>;
+    /// Returns the profile that limits the resources of this client now. A reload may change it.
+    fn profile(&self) -> Option<Arc<Profile>>;
 }
 
 /// A resource or pattern with its native and its exposed name.
@@ -78,6 +80,10 @@ pub struct Subscription<S> {
     /// as deleted.
     pub is_forwarded: bool,
     pub counts: Arc<DeliveryCounts>,
+    /// The client's profile with which the table has entered the subscription.
+    profile: ArcSwapOption<Profile>,
+    /// Whether the profile hides the resource.
+    is_hidden: AtomicBool,
     /// `None` if the client set none of the gateway's options.
     options: ArcSwapOption<SubscriptionOptions>,
     _permit: SubscriptionPermit,
@@ -103,9 +109,16 @@ impl SubscriptionOptions {
 }
 
 impl<S: Subscriber> Subscription<S> {
-    fn new(request: SubscribeRequest<S>, name: Arc<ResourceName>, permit: SubscriptionPermit) -> Subscription<S> {
+    fn new(
+        request: SubscribeRequest<S>,
+        name: Arc<ResourceName>,
+        permit: SubscriptionPermit,
+        profile: Option<Arc<Profile>>,
+    ) -> Subscription<S> {
         Subscription {
             id: SubscriptionId::new(),
+            profile: ArcSwapOption::new(profile),
+            is_hidden: AtomicBool::new(false),
             subscriber: request.subscriber,
             name,
             pattern: request.pattern,
@@ -261,9 +274,15 @@ pub trait OfferedResources {
     /// Returns the URIs that the backend lists.
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_>;
 
+    /// Reports whether the backend lists a URI.
+    fn lists(&self, native: &str) -> bool;
+
     /// Reports whether the backend lists a URI or has a template for it.
     fn has(&self, native: &str) -> bool;
 
     /// Returns the exposed form of a URI.
     fn expose(&self, native: &str) -> Arc<str>;
+
+    /// Reports whether a profile shows a URI of the backend.
+    fn is_shown(&self, native: &str, profile: &Profile) -> bool;
 }

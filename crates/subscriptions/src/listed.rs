@@ -8,7 +8,7 @@ use goblin_config::exposure::Profile;
 
 use crate::count::LimitReached;
 use crate::pattern::Pattern;
-use crate::pattern_index::{PatternId, shows};
+use crate::pattern_index::PatternId;
 use crate::subscribers::Subscribers;
 use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
 use crate::{ClientId, Notice, OfferedResources, ResourceName, Subscriber, Subscription};
@@ -19,6 +19,8 @@ pub struct RelistOutcome<S> {
     pub notices: Vec<Notice<S>>,
     /// Resources that were offered and are no longer. They count as deleted if they cannot be read either.
     pub suspects: Vec<Arc<str>>,
+    /// Resources that are not listed and that the backend has reported on. A read shows whether they exist.
+    pub doubtful: Vec<Arc<str>>,
 }
 
 /// The effects of a deleted resource.
@@ -38,7 +40,8 @@ impl<S: Subscriber> SubscriptionTable<S> {
         profile: Option<&Arc<Profile>>,
         offers: &dyn OfferedResources,
     ) -> Result<PatternId, LimitReached> {
-        let is_covered = |native: &&str| pattern.matches(native) && shows(profile.map(|it| &**it), native, offers);
+        let is_shown = |native: &str| profile.is_none_or(|profile| offers.is_shown(native, profile));
+        let is_covered = |native: &&str| pattern.matches(native) && is_shown(native);
         let listed: HashSet<&str> = offers.listed().filter(is_covered).collect();
         let fresh = listed.iter().filter(|native| !self.resources.contains_key(**native)).count();
         if fresh > 0 && self.resources.len() + fresh > self.max_resources {
@@ -64,7 +67,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             return;
         }
         resource.patterns.push(id);
-        resource.was_offered = true;
+        (resource.was_offered, resource.was_listed) = (true, true);
         match (self.upstream, resource.state) {
             (LinkState::Up, UpstreamState::On | UpstreamState::Tracked) | (LinkState::Down, _) => {}
             (LinkState::Unsupported, _) => resource.state = UpstreamState::Tracked,
@@ -78,20 +81,23 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     /// Handles a complete listing of the backend. `added` has the URIs that the previous listing did not have. Only
-    /// these are compared with the patterns, because there may be many.
+    /// these are compared with the patterns, because there may be many, unless the filters changed.
     pub fn handle_listing<'a>(
         &mut self,
         offers: &'a dyn OfferedResources,
         added: impl Iterator<Item = &'a str> + 'a,
     ) -> RelistOutcome<S> {
-        let mut outcome = RelistOutcome { notices: Vec::new(), suspects: Vec::new() };
+        let mut outcome = RelistOutcome { notices: Vec::new(), suspects: Vec::new(), doubtful: Vec::new() };
         let mut returned = Vec::new();
         for (native, resource) in &mut self.resources {
-            let is_offered = offers.has(native);
+            let (is_listed, is_offered) = (offers.lists(native), resource.is_offered(offers));
+            resource.was_listed |= is_listed;
             resource.was_offered |= is_offered;
+            resource.is_doubtful &= !is_listed;
             match (is_offered, resource.is_missing) {
                 (true, true) => returned.push(Arc::clone(native)),
                 (false, false) if resource.was_offered => outcome.suspects.push(Arc::clone(native)),
+                _ if resource.is_doubtful => outcome.doubtful.push(Arc::clone(native)),
                 _ => {}
             }
         }
@@ -105,7 +111,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Makes patterns cover the new resources of a listing, up to the limit. If an earlier listing exceeded the limit,
     /// all resources are tried again.
-    fn extend_patterns<'a>(
+    pub(super) fn extend_patterns<'a>(
         &mut self,
         offers: &'a dyn OfferedResources,
         added: Box<dyn Iterator<Item = &'a str> + 'a>,
@@ -119,7 +125,8 @@ impl<S: Subscriber> SubscriptionTable<S> {
             .all
             .values_mut()
             .filter_map(|pattern_entry| std::mem::take(&mut pattern_entry.is_truncated).then_some(()));
-        let natives = if were_truncated.count() > 0 { offers.listed() } else { added };
+        let matches_all = were_truncated.count() > 0 || std::mem::take(&mut self.matches_all);
+        let natives = if matches_all { offers.listed() } else { added };
         for native in natives {
             let is_fresh = |id: &PatternId| {
                 let pattern_entry = self.patterns.all.get(id);
@@ -164,7 +171,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// confirmed.
     pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice<S>> {
         let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
-        resource.is_missing = false;
+        (resource.is_missing, resource.is_doubtful) = (false, false);
         resource.is_stale = true;
         match (self.upstream, resource.state) {
             (LinkState::Unsupported, _) | (_, UpstreamState::Tracked) => {
@@ -181,12 +188,60 @@ impl<S: Subscriber> SubscriptionTable<S> {
         Vec::new()
     }
 
+    /// Handles the return of hidden resources whose subscriptions are all forwarded. No listing announces these.
+    pub fn revive_forwarded(&mut self, is_shown: impl Fn(&str) -> bool) -> Vec<Notice<S>> {
+        let is_back = |(native, is_forwarded): &(&Arc<str>, bool)| {
+            *is_forwarded && is_shown(native) && self.resources[*native].is_missing
+        };
+        let back: Vec<_> = self.resources().filter(is_back).map(|(native, _)| Arc::clone(native)).collect();
+        back.iter().flat_map(|native| self.revive(native)).collect()
+    }
+
+    /// Handles the subscribe request of a client to a missing resource. The response of the backend shows whether the
+    /// resource is back.
+    pub(super) fn try_revive(&mut self, native: &Arc<str>, offers: &dyn OfferedResources) -> Vec<Notice<S>> {
+        if let Some(resource) = self.resources.get_mut(native) {
+            resource.is_returning = !offers.lists(native);
+        }
+        self.revive(native)
+    }
+
+    /// Handles a resource that is not listed but was read. If it was missing, it is back.
+    pub fn mark_readable(&mut self, native: &str) -> Vec<Notice<S>> {
+        let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
+        resource.is_doubtful = false;
+        if !resource.is_missing {
+            return Vec::new();
+        }
+        let (name, resource) = (Arc::clone(&resource.name), &*resource);
+        // No listing announces the return to the subscribers of a pattern.
+        let patterns = self.patterns.matching(native).filter_map(|id| self.patterns.all.get(&id));
+        let notices = patterns.flat_map(|pattern_entry| pattern_entry.subscribers.notices(&name));
+        let is_other = |notice: &Notice<S>| !resource.subscribers.has(notice.subscription.subscriber.id());
+        let mut notices: Vec<_> = notices.filter(is_other).collect();
+        notices.extend(self.revive(&name.native));
+        notices
+    }
+
     /// Marks a suspect as deleted, because it could not be read. Returns the clients to notify.
     pub fn mark_deleted(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
-        let mut outcome = RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
-        if offers.has(native) {
-            return outcome;
+        let is_offered = match self.resources.get_mut(native) {
+            Some(resource) => {
+                // A read after the report of the backend counts more than a template.
+                resource.was_listed |= std::mem::take(&mut resource.is_doubtful);
+                resource.is_offered(offers)
+            }
+            None => true,
+        };
+        if is_offered {
+            return RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
         }
+        self.delete(native)
+    }
+
+    /// Marks a resource as deleted, unless it is already. Returns the clients to notify.
+    fn delete(&mut self, native: &str) -> RemovalOutcome<S> {
+        let mut outcome = RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
         // A client that waits for the backend's response receives that first. The next listing reports the suspect
         // again.
         let is_deletable = |resource: &&mut ResourceEntry<S>| {
@@ -219,50 +274,17 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Marks a resource as deleted that the configuration hides, whether the backend offered it or not.
     pub fn mark_hidden(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
+        if offers.has(native) {
+            return RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
+        }
         if let Some(resource) = self.resources.get_mut(native) {
             resource.was_offered = true;
         }
-        self.mark_deleted(native, offers)
-    }
-
-    /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
-    /// backend has confirmed the subscriptions.
-    pub fn restore(
-        &mut self,
-        subscriptions: Vec<Arc<Subscription<S>>>,
-        offers: &dyn OfferedResources,
-    ) -> Vec<Notice<S>> {
-        let mut natives = HashSet::new();
-        for subscription in subscriptions {
-            let name =
-                ResourceName { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
-            match &subscription.pattern {
-                Some(pattern) => {
-                    let existing = self.pattern_of(&subscription);
-                    let profile = || subscription.subscriber.profile().cloned();
-                    let id = existing
-                        .unwrap_or_else(|| self.patterns.insert(Arc::new(name), Arc::clone(pattern), profile()));
-                    self.add_subscription(&subscription);
-                    self.patterns.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
-                }
-                None => {
-                    let resource =
-                        self.resources.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
-                    // The other table entered it only because the resource was offered or forwarded.
-                    resource.was_offered |= !subscription.is_forwarded;
-                    natives.insert(Arc::clone(&resource.name.native));
-                    self.add_subscription(&subscription);
-                }
-            }
-        }
-        let mut notices: Vec<_> = natives.iter().flat_map(|native| self.revive(native)).collect();
-        notices.extend(self.extend_patterns(offers, offers.listed()));
-        notices.extend(self.settle_idle_patterns());
-        notices
+        self.delete(native)
     }
 
     /// Settles all patterns without open requests, and returns notices for those that may have missed updates.
-    fn settle_idle_patterns(&mut self) -> Vec<Notice<S>> {
+    pub(super) fn settle_idle_patterns(&mut self) -> Vec<Notice<S>> {
         if self.upstream == LinkState::Down {
             return Vec::new();
         }

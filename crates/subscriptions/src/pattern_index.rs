@@ -38,7 +38,7 @@ pub(crate) struct PatternEntry<S> {
 impl<S: Subscriber> PatternEntry<S> {
     /// Reports whether the subscribers of the pattern may see a listed resource.
     pub(crate) fn shows(&self, native: &str, offers: &dyn OfferedResources) -> bool {
-        shows(self.profile.as_deref(), native, offers)
+        self.profile.as_deref().is_none_or(|profile| offers.is_shown(native, profile))
     }
 
     pub(crate) fn is_partial(&self) -> bool {
@@ -57,9 +57,9 @@ impl<S: Subscriber> PatternEntry<S> {
     }
 }
 
-/// Reports whether a profile shows a listed resource.
-pub(crate) fn shows(profile: Option<&Profile>, native: &str, offers: &dyn OfferedResources) -> bool {
-    profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
+/// Reports whether clients of both profiles see the same resources.
+pub(crate) fn shows_same(one: &Arc<Profile>, other: &Arc<Profile>) -> bool {
+    Arc::ptr_eq(one, other) || one.resources == other.resources && one.servers == other.servers
 }
 
 /// The patterns by directory. An update is compared only with the patterns of the directories that contain its URI.
@@ -81,7 +81,7 @@ impl<S: Subscriber> PatternIndex<S> {
     pub(crate) fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<PatternId> {
         let candidates = self.by_directory.get(pattern.directory())?;
         let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
+            (Some(one), Some(other)) => shows_same(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
         let is_same = |pattern_entry: &PatternEntry<S>| {

@@ -24,7 +24,7 @@ use crate::{
 pub struct SubscriptionTable<S> {
     pub(crate) resources: HashMap<Arc<str>, ResourceEntry<S>>,
     pub(crate) patterns: PatternIndex<S>,
-    clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
+    pub(crate) clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
     /// The resources to compare with the upstream state.
     pub(crate) dirty: VecDeque<Arc<str>>,
     /// The number of the current connection.
@@ -32,6 +32,8 @@ pub struct SubscriptionTable<S> {
     pub(crate) upstream: LinkState,
     /// The maximum number of resources. Beyond it, patterns cover no further resources.
     pub(crate) max_resources: usize,
+    /// Whether the next listing compares all its resources with the patterns, and not only the new ones.
+    pub(crate) matches_all: bool,
 }
 
 /// The state of the connection to the backend.
@@ -61,8 +63,16 @@ pub(crate) struct ResourceEntry<S> {
     pub is_uncertain: bool,
     /// True if the backend has offered the resource, by list or template, since the first subscription.
     pub was_offered: bool,
+    /// True if only the list shows that the resource exists: the list had it before, or a read did not find it. A
+    /// template that matches the URI does not count then.
+    pub was_listed: bool,
     /// True if the backend offered the resource and it is now deleted.
     pub is_missing: bool,
+    /// True if a read must show whether the resource exists. The backend reported its end, or a change although it is
+    /// missing.
+    pub is_doubtful: bool,
+    /// True if a client subscribes to a missing resource that is not listed. A rejection makes it missing again.
+    pub is_returning: bool,
 }
 
 /// The state of a URI upstream.
@@ -89,7 +99,10 @@ impl<S: Subscriber> ResourceEntry<S> {
             is_new: false,
             is_uncertain: false,
             was_offered: false,
+            was_listed: false,
             is_missing: false,
+            is_doubtful: false,
+            is_returning: false,
         }
     }
 
@@ -115,6 +128,12 @@ impl<S: Subscriber> ResourceEntry<S> {
             || self.is_uncertain && !matches!(self.state, UpstreamState::Subscribing | UpstreamState::Unsubscribing)
     }
 
+    /// Reports whether the backend offers the resource, according to its lists.
+    pub(crate) fn is_offered(&self, offers: &dyn OfferedResources) -> bool {
+        let native = &self.name.native;
+        offers.lists(native) || !self.was_listed && offers.has(native)
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         !self.subscribers.is_empty() || !self.patterns.is_empty()
     }
@@ -135,7 +154,18 @@ impl<S: Subscriber> SubscriptionTable<S> {
             link: 0,
             upstream: LinkState::Down,
             max_resources,
+            matches_all: false,
         }
+    }
+
+    /// Makes the next listing compare all its resources with the patterns, because other filters apply to it.
+    pub fn filters_changed(&mut self) {
+        self.matches_all = true;
+    }
+
+    /// Sets the limit of resources. Existing ones stay.
+    pub fn set_max_resources(&mut self, max: usize) {
+        self.max_resources = max;
     }
 
     /// Adds a subscription. An existing subscription of the client keeps its id and takes the new options. `permit`
@@ -155,10 +185,9 @@ impl<S: Subscriber> SubscriptionTable<S> {
             None => self.create_subscription(request, offers, permit()?)?,
         };
         subscription.set_options(options);
-        let is_missing = |native: &str| self.resources.get(native).is_some_and(|resource| resource.is_missing);
         let notices = match &subscription.pattern {
-            // The client knows that the resource is back, but the other subscribers do not.
-            None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
+            // The client may know that the resource is back, but the other subscribers do not.
+            None if self.is_missing(&subscription.name.native) => self.try_revive(&subscription.name.native, offers),
             _ => Vec::new(),
         };
         let status = match self.pattern_of(&subscription) {
@@ -170,19 +199,17 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Returns the client's existing subscription, if any.
     fn find_existing(&self, request: &SubscribeRequest<S>) -> Option<Arc<Subscription<S>>> {
-        let subscribers = match &request.pattern {
-            Some(pattern) => {
-                let id = self.patterns.find(pattern, &request.native, request.subscriber.profile())?;
-                &self.patterns.all.get(&id)?.subscribers
-            }
-            None => &self.resources.get(&request.native)?.subscribers,
+        let Some(pattern) = &request.pattern else { return self.find(&request.subscriber, &request.native).cloned() };
+        let is_same = |subscription: &&Arc<Subscription<S>>| {
+            let kind = subscription.pattern.as_ref().map(|pattern| pattern.kind());
+            kind == Some(pattern.kind()) && subscription.name.native == request.native
         };
-        subscribers.get(request.subscriber.id()).cloned()
+        self.subscriptions_of(&request.subscriber).iter().find(is_same).cloned()
     }
 
     pub(crate) fn pattern_of(&self, subscription: &Subscription<S>) -> Option<PatternId> {
-        let profile = subscription.subscriber.profile();
-        self.patterns.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
+        let pattern = subscription.pattern.as_deref()?;
+        self.patterns.find(pattern, &subscription.name.native, subscription.profile.load().as_ref())
     }
 
     fn create_subscription(
@@ -191,14 +218,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
         offers: &dyn OfferedResources,
         permit: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
+        let profile = request.subscriber.profile();
         let name = || ResourceName { native: Arc::clone(&request.native), exposed: Arc::clone(&request.exposed) };
         let name = match &request.pattern {
             Some(pattern) => {
-                let profile = request.subscriber.profile();
-                let existing = self.patterns.find(pattern, &request.native, profile);
+                let existing = self.patterns.find(pattern, &request.native, profile.as_ref());
                 let id = match existing {
                     Some(id) => id,
-                    None => self.add_pattern(name(), pattern, profile, offers)?,
+                    None => self.add_pattern(name(), pattern, profile.as_ref(), offers)?,
                 };
                 self.patterns.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
             }
@@ -208,17 +235,19 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 if request.is_forwarded && !is_known && self.resources.len() >= self.max_resources {
                     return Err(LimitReached::Upstream);
                 }
-                let was_offered = offers.has(&request.native);
+                let was_listed = offers.lists(&request.native);
+                let was_offered = was_listed || offers.has(&request.native);
                 let resource =
                     self.resources.entry(Arc::clone(&request.native)).or_insert_with(|| ResourceEntry::new(name()));
                 resource.was_offered |= was_offered;
+                resource.was_listed |= was_listed;
                 Some(Arc::clone(&resource.name))
             }
         };
         let name = name.unwrap_or_else(|| {
             Arc::new(ResourceName { native: request.native.clone(), exposed: request.exposed.clone() })
         });
-        let subscription = Arc::new(Subscription::new(request, name, permit));
+        let subscription = Arc::new(Subscription::new(request, name, permit, profile));
         self.add_subscription(&subscription);
         Ok(subscription)
     }
@@ -310,14 +339,22 @@ impl<S: Subscriber> SubscriptionTable<S> {
         own
     }
 
-    /// Removes a client from the subscribers of a subscription. Removes the pattern or resource if it has no other
-    /// subscribers.
+    /// Removes a client from the subscribers of a pattern or resource. Removes it if it has no other subscribers.
     fn remove_subscription(&mut self, client: ClientId, subscription: &Subscription<S>) {
-        let Some(subscribers) = self.subscribers(subscription) else { return };
-        subscribers.remove(client);
-        let is_empty = subscribers.is_empty();
-        let Some(id) = self.pattern_of(subscription) else { return self.prune(&subscription.name.native) };
-        let removed = if is_empty { self.patterns.remove(id) } else { None };
+        if let Some(id) = self.pattern_of(subscription) {
+            return self.remove_from_pattern(id, client);
+        }
+        if let Some(subscribers) = self.subscribers(subscription) {
+            subscribers.remove(client);
+            self.prune(&subscription.name.native);
+        }
+    }
+
+    /// Removes a client from the subscribers of a pattern. Removes the pattern if it has no other subscribers.
+    pub(crate) fn remove_from_pattern(&mut self, id: PatternId, client: ClientId) {
+        let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { return };
+        pattern_entry.subscribers.remove(client);
+        let removed = if pattern_entry.subscribers.is_empty() { self.patterns.remove(id) } else { None };
         for native in removed.map(|pattern_entry| pattern_entry.listed).unwrap_or_default() {
             if let Some(resource) = self.resources.get_mut(&native) {
                 resource.patterns.retain(|other| *other != id);
@@ -370,6 +407,15 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.clients.get(&subscriber.id()).map_or(&[], Vec::as_slice)
     }
 
+    /// Iterates over the URIs of the subscribed resources. Each comes with whether all its subscriptions are forwarded.
+    pub fn resources(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
+        let is_forwarded = |resource: &ResourceEntry<S>| {
+            let mut subscriptions = resource.subscribers.all().peekable();
+            subscriptions.peek().is_some() && subscriptions.all(|subscription| subscription.is_forwarded)
+        };
+        self.resources.iter().map(move |(native, resource)| (native, is_forwarded(resource)))
+    }
+
     /// Iterates over all subscriptions with their status.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
         let resources = self.resources.values().flat_map(|resource| {
@@ -403,6 +449,25 @@ impl<S: Subscriber> SubscriptionTable<S> {
         !self.patterns.all.is_empty() || self.resources.values().any(|resource| resource.is_missing)
     }
 
+    pub(crate) fn is_missing(&self, native: &str) -> bool {
+        self.resources.get(native).is_some_and(|resource| resource.is_missing)
+    }
+
+    /// Records that the backend reported a change of a resource. Returns `true` if the resource is missing: a listing
+    /// must then show whether it is back.
+    pub fn note_change(&mut self, native: &str) -> bool {
+        let Some(resource) = self.resources.get_mut(native).filter(|resource| resource.is_missing) else {
+            return false;
+        };
+        !std::mem::replace(&mut resource.is_doubtful, true)
+    }
+
+    /// Records that the backend reported the end of a resource. Returns `true` if a listing must follow.
+    pub fn note_end(&mut self, native: &str) -> bool {
+        let resource = self.resources.get_mut(native).filter(|resource| !resource.is_missing);
+        resource.is_some_and(|resource| !std::mem::replace(&mut resource.is_doubtful, true))
+    }
+
     /// Returns the resources with a confirmed subscription that are not deleted.
     pub fn active_resources(&self) -> Vec<Arc<str>> {
         let active =
@@ -412,13 +477,17 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
     /// to an enclosing resource. Only the closest subscription of each client counts. If it selects fields, it may
-    /// suppress the update, so the client's next subscription follows.
+    /// suppress the update, so the client's next subscription follows. An update of a missing resource concerns only
+    /// enclosing resources, because the return of the resource is notified once.
     pub fn affected(&self, native: &str) -> Vec<AffectedSubscription<'_, S>> {
         let mut found = AffectedSet::default();
-        if let Some(resource) = self.resources.get(native) {
+        let resource = self.resources.get(native);
+        let is_missing = resource.is_some_and(|resource| resource.is_missing);
+        if let Some(resource) = resource.filter(|_| !is_missing) {
             found.add(resource.subscribers.all(), None);
         }
-        for pattern_entry in self.patterns.matching(native).filter_map(|id| self.patterns.all.get(&id)) {
+        let matching = self.patterns.matching(native).filter(|_| !is_missing);
+        for pattern_entry in matching.filter_map(|id| self.patterns.all.get(&id)) {
             let is_listed = pattern_entry.listed.contains(native);
             found.add(pattern_entry.subscribers.all(), (!is_listed).then_some(&pattern_entry.name));
         }
@@ -437,14 +506,6 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     pub fn is_empty(&self) -> bool {
         self.resources.is_empty() && self.clients.is_empty() && self.patterns.all.is_empty()
-    }
-
-    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `Pending`.
-    pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
-        self.link_down(self.link);
-        let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
-        *self = SubscriptionTable { link: self.link + 1, ..SubscriptionTable::new(self.max_resources) };
-        all
     }
 }
 

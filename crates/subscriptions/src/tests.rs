@@ -514,3 +514,36 @@ fn d13_forwarded_resources_are_limited_and_never_deleted() {
     let hidden = fixture.table.mark_hidden("far:1", &fixture.listed);
     assert_eq!(hidden.deleted.len(), 1);
 }
+
+#[test]
+fn d10_a_template_does_not_keep_a_resource_that_left_the_list() {
+    let mut fixture = TableFixture::new();
+    fixture.relist(&["t:1"]);
+    // A dropped entry would count as a cancelled request.
+    let mut entries = Vec::new();
+    for (client, uri) in [(0, "t:1"), (1, "t:2")] {
+        entries.push(fixture.subscribe(client, uri));
+        fixture.reply(&format!("+{uri}"), UpstreamReply::Done);
+    }
+    assert_eq!(fixture.relist(&[]).1, ["t:1"], "the other was never listed");
+    assert_eq!(fixture.mark_deleted("t:1"), ["x+t:1"]);
+    assert_eq!(fixture.mark_deleted("t:1"), [""; 0]);
+    assert_eq!(fixture.relist(&[]).1, [""; 0]);
+    // The backend reports a change of the missing resource, and a read finds it.
+    assert!(fixture.table.affected("t:1").is_empty() && fixture.table.note_change("t:1"));
+    assert_eq!(fixture.relist(&[]).1, ["t:1"]);
+    assert!(fixture.table.mark_readable("t:1").is_empty());
+    assert_eq!(fixture.reply("+t:1", UpstreamReply::Done), 1);
+    // The backend reports the end of a resource that was never listed.
+    assert!(fixture.table.note_end("t:2"));
+    assert_eq!(fixture.relist(&["t:1"]).1, ["t:2"]);
+    assert_eq!(fixture.mark_deleted("t:2"), ["x+t:2"]);
+    assert_eq!(fixture.relist(&["t:1"]).1, [""; 0]);
+    // A rejected subscribe request does not end the deletion.
+    entries.push(fixture.subscribe(0, "t:2"));
+    assert_eq!(fixture.reply("+t:2", UpstreamReply::Failed("no".into())), 0);
+    assert!(fixture.table.is_missing("t:2"));
+    assert_eq!(fixture.table.all().count(), 2, "the other client stays");
+    fixture.relist(&["t:1", "t:2"]);
+    assert_eq!(fixture.reply("+t:2", UpstreamReply::Done), 1);
+}

@@ -179,6 +179,9 @@ impl<S: Subscriber> SubscriptionTable<S> {
     fn settle(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
         let rejected = resource.subscribers.settle(outcome);
+        if std::mem::take(&mut resource.is_returning) && outcome.is_rejection() {
+            resource.is_missing = true;
+        }
         let must_notify = !outcome.is_rejection() && std::mem::take(&mut resource.is_stale);
         let notices = if must_notify { resource.notices().collect() } else { Vec::new() };
         for subscription in rejected {

@@ -1,30 +1,42 @@
 //! The most recent events as records, for the admin API.
 //!
-//! The feed is a ring of [`MAX_RECORDS`] records, so its size is bounded. A slow reader learns how many records it has
-//! missed. The feed keeps `info` and above always, `debug` only while a reader exists, and `trace` never.
+//! The feed is a ring of [`MAX_RECORDS`] records and [`MAX_BYTES`], which count towards `gateway.maxMemory`. A slow reader
+//! learns how many records it has missed. The feed keeps `info` and above always, `debug` only while somebody reads it
+//! and for [`GRACE`] afterwards, and `trace` never.
+//!
+//! Each server also has its own ring ([`server_logs`](crate::server_logs)), so that a server with much output does not
+//! displace the records of the others.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use goblin_config::LogLevel;
 use goblin_wire::date;
+use goblin_wire::memory::{BufferKind, Memory, Reservation};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::line::LogField;
+use crate::log_ring::LogRing;
 use crate::record::{LogRecord, LogValue};
+use crate::server_logs::{ServerLogs, is_server_log};
 
-/// The maximum number of records.
+/// The limits of the feed, in records and in bytes.
 pub const MAX_RECORDS: usize = 1000;
+pub const MAX_BYTES: usize = 1024 * 1024;
+/// The time for which the feed keeps `debug` records after its last reader. A reader that repeats its request within
+/// this time misses none.
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// One event, as the admin API sends it. Texts are on one line and safe for a terminal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedRecord {
-    /// The sequence number. It starts at 1 and has no gaps.
+    /// The sequence number. It starts at 1 and grows. A number that the feed lacks belongs to a record that only its
+    /// server's log keeps.
     pub seq: u64,
     /// The time in ISO 8601 with milliseconds.
     pub time: String,
@@ -40,6 +52,9 @@ pub struct FeedRecord {
     /// The remaining fields of the event.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
+    /// Whether the record exists only because somebody reads `debug` records.
+    #[serde(skip)]
+    pub is_detail: bool,
 }
 
 /// The result of one read.
@@ -51,69 +66,160 @@ pub struct FeedBatch {
     pub missed: u64,
 }
 
-#[derive(Debug)]
-pub struct Feed {
-    ring: Mutex<VecDeque<Arc<FeedRecord>>>,
-    /// Notified for each record.
-    signal: watch::Sender<()>,
-    readers: AtomicUsize,
+/// The records after a sequence number.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecordsAfter {
+    /// The newest sequence number.
+    pub last: u64,
+    /// The records in order.
+    pub records: Vec<Arc<FeedRecord>>,
+    /// An upper bound of the number of records after the number that were dropped.
+    pub missed: u64,
 }
 
-impl Default for Feed {
-    fn default() -> Feed {
-        Feed { ring: Mutex::default(), signal: watch::Sender::new(()), readers: AtomicUsize::new(0) }
+#[derive(Debug)]
+pub struct Feed {
+    rings: Mutex<Rings>,
+    /// Notified for each record.
+    signal: watch::Sender<()>,
+    detail: Arc<DetailReaders>,
+}
+
+/// The readers of `debug` records.
+#[derive(Debug)]
+struct DetailReaders {
+    count: AtomicUsize,
+    created: Instant,
+    /// The end of [`GRACE`] after the last reader, in milliseconds since `created`.
+    grace_end: AtomicU64,
+}
+
+/// Lets the feed keep `debug` records until this is dropped, and for [`GRACE`] afterwards.
+#[derive(Debug)]
+pub struct DetailGuard(Arc<DetailReaders>);
+
+impl DetailReaders {
+    fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 || {
+            let end = self.grace_end.load(Ordering::Relaxed);
+            end > 0 && self.created.elapsed() < Duration::from_millis(end)
+        }
     }
+}
+
+impl Drop for DetailGuard {
+    fn drop(&mut self) {
+        let end = (self.0.created.elapsed() + GRACE).as_millis();
+        self.0.grace_end.fetch_max(u64::try_from(end).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Rings {
+    /// The newest sequence number.
+    last: u64,
+    feed: LogRing,
+    reserved: Reservation,
+    servers: ServerLogs,
 }
 
 impl Feed {
-    /// Returns the records from `seq` on. Returns all kept records if `seq` is 0, or is from an earlier run of the
-    /// gateway and therefore beyond the next number.
-    pub fn read_from(&self, seq: u64) -> FeedBatch {
-        let ring = self.ring.lock();
-        let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return FeedBatch::default() };
-        if seq == newest.seq + 1 {
-            return FeedBatch::default();
-        }
-        let from = if seq > newest.seq { 0 } else { seq };
-        let missed = if from == 0 { 0 } else { oldest.seq.saturating_sub(from) };
-        let skipped = usize::try_from(from.saturating_sub(oldest.seq)).unwrap_or(usize::MAX);
-        FeedBatch { records: ring.iter().skip(skipped).cloned().collect(), missed }
+    pub fn new(memory: &Arc<Memory>) -> Feed {
+        let (feed, reserved) = (LogRing::default(), memory.hold(BufferKind::Logs, 0));
+        let rings = Rings { last: 0, feed, reserved, servers: ServerLogs::new(memory) };
+        let (count, created, grace_end) = (AtomicUsize::new(0), Instant::now(), AtomicU64::new(0));
+        let detail = Arc::new(DetailReaders { count, created, grace_end });
+        Feed { rings: Mutex::new(rings), signal: watch::Sender::new(()), detail }
     }
 
-    /// Returns a reader that starts at `seq` like [`Feed::read_from`]. The feed keeps `debug` records while a reader
-    /// exists.
+    /// Keeps logs for exactly these servers. Drops the logs of all others.
+    pub fn set_servers<'a>(&self, servers: impl ExactSizeIterator<Item = &'a str>) {
+        self.rings.lock().servers.set(servers);
+    }
+
+    /// Returns the records of the feed, or of the log of one server, with a number above `seq`. Returns all kept records
+    /// if `seq` is from an earlier run of the gateway and therefore above the newest number.
+    pub fn read_after(&self, server: Option<&str>, seq: u64) -> RecordsAfter {
+        let rings = self.rings.lock();
+        let last = rings.last;
+        let ring = match server {
+            Some(server) => rings.servers.get(server),
+            None => Some(&rings.feed),
+        };
+        let Some(ring) = ring else { return RecordsAfter { last, ..RecordsAfter::default() } };
+        let start = if seq > last { 0 } else { seq };
+        RecordsAfter { last, records: ring.after(start), missed: ring.missed_after(start) }
+    }
+
+    /// Returns the size of the feed, without the logs of servers.
+    pub fn bytes(&self) -> usize {
+        self.rings.lock().feed.bytes()
+    }
+
+    /// Returns a receiver that is notified for each record.
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.signal.subscribe()
+    }
+
+    /// Returns the records from `seq` on, with an upper bound of the number of missed ones. Returns all kept records if
+    /// `seq` is 0, or is from an earlier run of the gateway and therefore beyond the next number.
+    pub fn read_from(&self, seq: u64) -> FeedBatch {
+        let RecordsAfter { last, records, missed } = self.read_after(None, seq.saturating_sub(1));
+        let is_start = seq == 0 || seq > last + 1;
+        FeedBatch { records, missed: if is_start { 0 } else { missed } }
+    }
+
+    /// Returns a reader that starts at `seq` like [`Feed::read_from`], and that reads `debug` records.
     pub fn reader(self: &Arc<Feed>, seq: u64) -> FeedReader {
-        self.readers.fetch_add(1, Ordering::Relaxed);
-        FeedReader { feed: Arc::clone(self), signal: self.signal.subscribe(), next: seq }
+        let (feed, signal) = (Arc::clone(self), self.signal.subscribe());
+        FeedReader { feed, signal, next: seq, _detail: self.keep_detail() }
+    }
+
+    /// Lets the feed keep `debug` records.
+    pub fn keep_detail(&self) -> DetailGuard {
+        self.detail.count.fetch_add(1, Ordering::Relaxed);
+        DetailGuard(Arc::clone(&self.detail))
     }
 
     pub(super) fn wants(&self, level: LogLevel) -> bool {
         match level {
             LogLevel::Error | LogLevel::Warn | LogLevel::Info => true,
-            LogLevel::Debug => self.readers.load(Ordering::Relaxed) > 0,
+            LogLevel::Debug => self.detail.is_any(),
             LogLevel::Trace => false,
         }
     }
 
+    /// Adds a record to the feed and to the log of its server, as far as they want it.
     pub(super) fn push(&self, log_record: &LogRecord<'_>) {
-        let mut record = FeedRecord::of(log_record);
-        let mut ring = self.ring.lock();
-        record.seq = ring.back().map_or(0, |newest| newest.seq) + 1;
-        if ring.len() == MAX_RECORDS {
-            ring.pop_front();
+        let (for_feed, is_server_log) = (self.wants(log_record.level), is_server_log(log_record.kind));
+        if !for_feed && !is_server_log {
+            return;
         }
-        ring.push_back(Arc::new(record));
-        drop(ring);
+        let mut record = FeedRecord::of(log_record);
+        record.is_detail = log_record.level == LogLevel::Debug && !is_server_log;
+        let mut locked = self.rings.lock();
+        let rings = &mut *locked;
+        rings.last += 1;
+        record.seq = rings.last;
+        let record = Arc::new(record);
+        rings.servers.push(&record);
+        if for_feed {
+            rings.reserved.add(rings.feed.push(&record));
+            rings.reserved.shrink(rings.feed.trim(MAX_RECORDS, MAX_BYTES));
+        }
+        drop(locked);
         self.signal.send_replace(());
     }
 }
 
-/// A reader of the feed. It is counted until dropped.
+/// A reader of the feed, with its `debug` records.
 #[derive(Debug)]
 pub struct FeedReader {
     feed: Arc<Feed>,
     signal: watch::Receiver<()>,
     next: u64,
+    _detail: DetailGuard,
 }
 
 impl FeedReader {
@@ -132,12 +238,6 @@ impl FeedReader {
     }
 }
 
-impl Drop for FeedReader {
-    fn drop(&mut self) {
-        self.feed.readers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl FeedRecord {
     /// Builds a record without its sequence number.
     fn of(log_record: &LogRecord<'_>) -> FeedRecord {
@@ -150,6 +250,7 @@ impl FeedRecord {
             session: None,
             message: log_record.message.clone().into_owned(),
             fields: BTreeMap::new(),
+            is_detail: false,
         };
         for (field, value) in &log_record.fields {
             match (field, value) {
@@ -167,7 +268,7 @@ impl LogValue<'_> {
         match self {
             LogValue::Text(text) => text.to_string(),
             LogValue::Number(number) => number.to_string(),
-            LogValue::Duration(duration) => format!("{duration:?}"),
+            LogValue::Duration(duration) => goblin_wire::units::duration(*duration),
         }
     }
 }
@@ -217,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn detailed_records_are_kept_only_while_a_reader_exists() {
+    fn use7_detailed_records_are_kept_while_a_reader_exists_and_shortly_afterwards() {
         let observe = Observe::default();
         let (debug, trace) =
             (Event::ProgressDropped { server: "a" }, Event::BackendNotification { server: "a", method: "b" });
@@ -226,10 +327,28 @@ mod tests {
         observe.emit(&debug);
         observe.emit(&trace);
         drop(reader);
+        let detail = &observe.feed().detail;
+        assert!(detail.grace_end.load(Ordering::Relaxed) >= GRACE.as_millis() as u64);
+        assert!(detail.is_any(), "a reader between two requests misses nothing");
+        detail.grace_end.store(0, Ordering::Relaxed);
         observe.emit(&debug);
         observe.emit(&Event::BackendFailed { server: "a", reason: "", retry_in: Default::default(), repeated: true });
         let kinds: Vec<_> = observe.feed().read_from(0).records.iter().map(|record| record.kind.clone()).collect();
         assert_eq!(kinds, ["progress_dropped"]);
+    }
+
+    #[test]
+    fn hard2_the_bytes_of_the_feed_are_bounded_and_counted() {
+        let observe = Observe::default();
+        let reason = "x".repeat(MAX_BYTES / 600);
+        for _ in 0..MAX_RECORDS {
+            observe.emit(&Event::BackendFailed { server: "a", reason: &reason, retry_in: GRACE, repeated: false });
+        }
+        let (kept, bytes) = (observe.feed().read_after(None, 0), observe.feed().bytes());
+        assert!((MAX_BYTES / 2..=MAX_BYTES).contains(&bytes), "{bytes}");
+        assert_eq!(kept.missed, (MAX_RECORDS - kept.records.len()) as u64);
+        assert!((300..600).contains(&kept.records.len()), "{}", kept.records.len());
+        assert_eq!(observe.memory.read().iter().map(|(_, bytes)| bytes).sum::<usize>(), bytes);
     }
 
     #[tokio::test]
@@ -258,7 +377,7 @@ mod tests {
         assert_eq!((time.len(), &time[10..11], &time[19..20], &time[23..]), (24, "T", ".", "Z"));
         let expected = serde_json::json!({
             "seq": 1, "time": time, "level": "warn", "kind": "backend_failed", "server": "a",
-            "message": "cannot connect to backend", "fields": {"reason": "ended [2Jx", "retryIn": "1.5s"},
+            "message": "cannot connect to backend", "fields": {"reason": "ended [2Jx", "retryIn": "1.5 s"},
         });
         assert_eq!(json, expected);
         assert_eq!(records[1].message, "[31mred");

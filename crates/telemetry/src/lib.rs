@@ -12,6 +12,7 @@
 
 pub mod audit;
 pub mod feed;
+mod log_ring;
 pub mod meter;
 pub mod metrics;
 pub mod spans;
@@ -19,6 +20,7 @@ pub mod worker;
 
 pub mod line;
 mod record;
+mod server_logs;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use goblin_wire::{Error, Limit, LimitCounts};
 use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};
 use crate::record::LogRecord;
+use crate::server_logs::is_server_log;
 
 /// Something that an operator may want to know.
 #[derive(Debug)]
@@ -201,6 +204,11 @@ pub enum Event<'a> {
         templates: usize,
         conflicts: usize,
     },
+    /// A cached listing cannot be read or written. The gateway ignores it.
+    ListingCacheFailed {
+        server: &'a str,
+        reason: &'a str,
+    },
     NameConflict {
         name: &'a str,
     },
@@ -245,6 +253,8 @@ pub enum Event<'a> {
     },
     /// The number of servers that were started, restarted, stopped and left unchanged.
     ConfigReloaded {
+        /// The changes in words.
+        what: &'a str,
         started: usize,
         changed: usize,
         stopped: usize,
@@ -256,6 +266,13 @@ pub enum Event<'a> {
     },
     ConfigWarning {
         warning: &'a str,
+    },
+    /// A server's entry needs a variable or a file that is missing.
+    ServerMisconfigured {
+        server: &'a str,
+        reason: &'a str,
+        /// Whether the server runs with its previous entry.
+        is_running: bool,
     },
     /// An operator's command: `restart`, `enable` or `disable`.
     ServerCommand {
@@ -373,6 +390,7 @@ kinds!(
     ProgressDropped "progress_dropped" Debug,
     LogDropped "log_dropped" Debug,
     CatalogPublished "catalog_published" Info,
+    ListingCacheFailed "listing_cache_failed" Debug,
     NameConflict "name_conflict" Warn,
     SessionOpened "session_opened" Debug,
     SessionEnded "session_ended" Debug,
@@ -388,6 +406,7 @@ kinds!(
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,
     ConfigWarning "config_warning" Warn,
+    ServerMisconfigured "server_misconfigured" Warn,
     ServerCommand "server_command" Info,
     SpanDropped "span_dropped" Debug,
     SpansFailed "spans_failed" Warn,
@@ -414,11 +433,12 @@ pub struct Observe {
 
 impl Default for Observe {
     fn default() -> Observe {
+        let memory = Arc::<Memory>::default();
         Observe {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
             limits: LimitCounts::default(),
-            memory: Arc::default(),
-            feed: Arc::default(),
+            feed: Arc::new(Feed::new(&memory)),
+            memory,
             overhead: Durations::with_bounds(&FINE_BOUNDS),
         }
     }
@@ -430,7 +450,7 @@ impl Observe {
         let kind = event.kind();
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         let max_level = kind.max_level();
-        if line::is_wanted(max_level) || self.feed.wants(max_level) {
+        if line::is_wanted(max_level) || self.feed.wants(max_level) || is_server_log(kind) {
             self.publish(&LogRecord::of(event));
         }
     }
@@ -440,9 +460,7 @@ impl Observe {
         if line::is_wanted(record.level) {
             line::write(record);
         }
-        if self.feed.wants(record.level) {
-            self.feed.push(record);
-        }
+        self.feed.push(record);
     }
 
     /// Counts that a limit was reached.

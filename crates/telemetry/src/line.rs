@@ -86,6 +86,7 @@ fields!(
     Listed listed,
     Count count,
     Unnamed unnamed,
+    What what,
     Started started,
     Changed changed,
     Stopped stopped,

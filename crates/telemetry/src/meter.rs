@@ -1,6 +1,6 @@
 //! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The
 //! map of tools is locked only to build a catalog or to read the counters. The histogram of the metrics library takes a
-//! lock, so this module has its own.
+//! lock, so this module has its own. A meter also keeps the last failure of the server, which no metric shows.
 //!
 //! A meter belongs to its backend and is dropped with it, so a removed server leaves no series behind. Each counter
 //! only grows. A scrape may see one of two related counters before the other.
@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use goblin_wire::{Method, Mime};
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ const NANOSECONDS_IN_MILLISECOND: f64 = 1e6;
 /// [`MAX_TOOL_NAME`], share one counter.
 const MAX_COUNTED_TOOLS: usize = 1000;
 const MAX_TOOL_NAME: usize = 128;
+/// The number of bytes that a meter keeps of the reason of a failure.
+const MAX_REASON: usize = 4096;
 /// The label of the shared counter.
 const OTHERS: &str = "(others)";
 
@@ -93,7 +95,16 @@ pub struct Meter {
     durations: [Durations; METHODS],
     reads: [[AtomicU64; STATUSES]; MIMES],
     restarts: AtomicU64,
+    last_failure: Mutex<Option<ServerFailure>>,
     tools: Mutex<BTreeMap<Box<str>, Arc<OutcomeCounts>>>,
+}
+
+/// A lost connection to a server, or a failed attempt to connect.
+#[derive(Clone, Debug)]
+pub struct ServerFailure {
+    pub time: SystemTime,
+    /// The reason, which may quote the server.
+    pub reason: Box<str>,
 }
 
 /// The outcomes of the calls of one tool.
@@ -158,6 +169,17 @@ impl Meter {
 
     pub fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Replaces the last failure.
+    pub fn record_failure(&self, reason: &str) {
+        let reason = reason[..reason.floor_char_boundary(MAX_REASON)].into();
+        *self.last_failure.lock() = Some(ServerFailure { time: SystemTime::now(), reason });
+    }
+
+    /// Returns the last failure, even if the server has recovered.
+    pub fn last_failure(&self) -> Option<ServerFailure> {
+        self.last_failure.lock().clone()
     }
 
     pub fn outcome_count(&self, method: MethodLabel, outcome: RequestOutcome) -> u64 {

@@ -58,7 +58,7 @@ pub struct ServerReading {
 }
 
 /// The states of a server.
-pub(crate) const STATES: [&str; 3] = ["ready", "starting", "failed"];
+pub(crate) const STATES: [&str; 4] = ["ready", "starting", "failed", "misconfigured"];
 
 /// A snapshot of [`Durations`]: the sum in seconds, and each bucket with its bound and count.
 #[derive(Debug, Default)]

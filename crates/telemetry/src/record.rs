@@ -238,6 +238,9 @@ impl<'a> LogRecord<'a> {
                     .with(LogField::Templates, templates)
                     .with(LogField::Conflicts, conflicts)
             }
+            Event::ListingCacheFailed { server, reason } => record("the cached listing of the server is not used")
+                .with(LogField::Server, server)
+                .with(LogField::Reason, reason),
             Event::NameConflict { name } => {
                 record("several entries have the same name; each got a suffix").with(LogField::Name, name)
             }
@@ -278,7 +281,8 @@ impl<'a> LogRecord<'a> {
                 let message = "a process of another user connected to gateway.socket; the connection was closed";
                 record(message).at_debug_if(repeated).with(LogField::Reason, reason)
             }
-            Event::ConfigReloaded { started, changed, stopped, unchanged } => record("configuration reloaded")
+            Event::ConfigReloaded { what, started, changed, stopped, unchanged } => record("configuration reloaded")
+                .with(LogField::What, what)
                 .with(LogField::Started, started)
                 .with(LogField::Changed, changed)
                 .with(LogField::Stopped, stopped)
@@ -288,6 +292,13 @@ impl<'a> LogRecord<'a> {
             }
             Event::ConfigWarning { warning } => {
                 record("the configuration has a warning").with(LogField::Reason, warning)
+            }
+            Event::ServerMisconfigured { server, reason, is_running } => {
+                let message = match is_running {
+                    false => "the server is misconfigured and does not run; the other servers do",
+                    true => "the new entry of the server is misconfigured; the server runs with its previous entry",
+                };
+                record(message).with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::ServerCommand { server, command } => {
                 record("an operator sent a command").with(LogField::Server, server).with(LogField::Command, command)

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use goblin_admin::api::{EntryList, EventInfo, SessionList, Status, SubscriptionList};
+use goblin_admin::api::{CallList, EntryList, EventInfo, LogList, SessionList, Status, SubscriptionList};
 use goblin_admin::routes::List;
 use serde_json::{Value, json};
 
+use crate::state::State;
 use crate::state::data::CatalogItem;
-use crate::state::{Action, LinkStatus, State, UiEvent};
+use crate::state::message::{Action, LinkStatus, UiEvent};
 
 pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     // Parse the text, because a `Value` cannot hold raw JSON.
@@ -26,19 +27,24 @@ pub(crate) fn write(state: &mut State, text: &str) {
 pub(crate) fn status(second: u64) -> Status {
     let calls = 40 * second;
     read(json!({
-        "version": "0.1.0", "started": "2026-11-16T15:00:00Z", "uptimeSeconds": 3725 + second, "pid": 4711, "state": "ready",
+        "version": "0.1.0", "started": "2026-11-16T15:00:00Z", "uptimeSeconds": 3725 + second, "pid": 4711, "state": "degraded",
+        "summary": "degraded: 2 failed", "serverCounts": {"total": 6, "ready": 2, "starting": 1, "failed": 2},
         "configuration": {"source": "/srv/ops/.config/goblin/goblin.json", "loaded": "2026-11-16T15:00:00Z", "reloads": 2},
         "servers": [
             {"id": "files", "state": "ready", "transport": "files", "protocol": "2025-11-25", "session": "shared",
              "entries": {"tools": 1, "resources": 3, "templates": 1}, "subscriptions": 2,
              "calls": {"ok": calls / 4}, "latency": {"count": calls / 4, "meanMs": 0.4, "p50Ms": 0.3, "p95Ms": 0.9, "p99Ms": 2.0}},
-            {"id": "git", "state": "ready", "transport": "stdio", "protocol": "2025-06-18", "era": "legacy",
+            {"id": "git", "state": "ready", "stale": true, "command": "git-mcp --root /srv/ops/project", "pid": 4720,
+             "instructions": "Commit small changes.\nWrite why.",
+             "lastError": {"time": "2026-11-16T14:58:00Z", "message": "its process ended: exit status 1"}, "transport": "stdio", "protocol": "2025-06-18", "era": "legacy",
              "software": "git-server 2.1", "session": "shared", "inFlight": 3, "restarts": 1,
              "entries": {"tools": 3, "prompts": 1, "resources": 1}, "lacking": ["its list of templates failed"],
              "calls": {"ok": calls, "error": second, "timeout": 1},
              "latency": {"count": calls, "meanMs": 10.0 + second as f64, "p50Ms": 9.5, "p95Ms": 48.0, "p99Ms": 210.0}},
+            {"id": "mail", "state": "misconfigured", "reason": "its variable MAIL_TOKEN is not set", "session": "shared"},
             {"id": "weather", "state": "failed", "reason": "spawn weather-mcp: No such file or directory", "session": "shared",
-             "calls": {"unavailable": 4}},
+             "command": "weather-mcp --city 東京", "calls": {"unavailable": 4},
+             "lastError": {"time": "2026-11-16T15:00:03Z", "message": "spawn weather-mcp: No such file or directory"}},
             {"id": "notes", "state": "starting", "session": "per-client", "clientLinks": 2},
             {"id": "old", "state": "disabled", "session": "shared"},
         ],
@@ -87,7 +93,7 @@ fn items(kind: List) -> Vec<CatalogItem> {
             "git",
             "git_review",
             json!({"name": "git_review", "description": "Review a change",
-            "arguments": [{"name": "branch", "required": true}, {"name": "depth"}]})
+            "arguments": [{"name": "depth"}, {"name": "branch", "required": true, "description": "The branch to review"}]})
         )]),
         List::Resources => json!([
             entry(
@@ -139,6 +145,7 @@ fn events() -> Vec<EventInfo> {
             json!({"reason": "No such file or directory"}),
         ),
         event(4, "warn", "list_failed", json!("git"), "a list failed", json!({"list": "templates"})),
+        event(5, "debug", "call_ended", json!("git"), "call ended", json!({"tool": "git_log"})),
     ]
 }
 
@@ -160,13 +167,46 @@ fn sessions() -> SessionList {
         {"id": "9f3c", "client": "editor", "clientVersion": "3", "protocol": "2025-11-25", "started": "2026-11-16T15:00:00Z",
          "idleSeconds": 3, "streams": 1, "inFlight": 2, "subscriptions": 2},
         {"id": "77ab", "client": "agent", "protocol": "2025-06-18", "profile": "work", "started": "2026-11-16T15:00:00Z",
-         "idleSeconds": 75, "streams": 1, "inFlight": 1},
+         "requests": 40, "idleSeconds": 75, "streams": 1, "inFlight": 1},
+        {"id": "", "stateless": true, "client": "batch", "clientVersion": "1.2", "protocol": "2026-07-28", "requests": 1234,
+         "started": "2026-11-16T15:00:00Z", "idleSeconds": 0},
+    ]}))
+}
+
+pub(crate) fn calls(newest: u64) -> CallList {
+    let call = |seq: u64| {
+        let (outcome, error) = match seq % 4 {
+            0 => ("tool_error", Some("fatal: not a git repository")),
+            1 => ("error", Some("backend weather is not available: spawn weather-mcp: No such file or directory")),
+            _ => ("ok", None),
+        };
+        let (name, server) = if seq % 4 == 1 { ("weather_today", "weather") } else { ("git_log", "git") };
+        json!({"seq": seq, "time": format!("2026-11-16T15:00:{:02}.125Z", seq % 60), "client": "editor", "session": "9f3c",
+            "method": "tools/call", "name": name, "server": server, "requestBytes": 120 + seq, "responseBytes": 4000,
+            "durationMs": 3.5 * seq as f64, "outcome": outcome, "error": error,
+            "code": (seq % 4 == 1).then_some("BACKEND_UNAVAILABLE")})
+    };
+    let first = newest.saturating_sub(5);
+    read(json!({"total": newest, "calls": (first..newest).rev().map(|seq| call(seq + 1)).collect::<Vec<_>>()}))
+}
+
+/// Returns the log of the server `git`, with lines of its stderr.
+pub(crate) fn log() -> LogList {
+    let event = |seq: u64, level: &str, kind: &str, message: &str| {
+        json!({"seq": seq, "time": format!("2026-11-16T15:00:0{seq}.250Z"), "level": level, "kind": kind, "server": "git",
+            "message": message})
+    };
+    read(json!({"events": [
+        event(1, "info", "backend_stderr", "git-mcp 2.1 \u{1b}[1mlistening"),
+        event(2, "info", "backend_ready", "backend ready"),
+        event(3, "warn", "list_failed", "a list failed"),
+        event(4, "info", "backend_stderr", "warning: templates/list is not implemented"),
     ]}))
 }
 
 /// Returns a dashboard that has polled the gateway for some seconds.
 pub(crate) fn state() -> State {
-    let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned());
+    let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned(), None);
     state.update(UiEvent::Link(LinkStatus::Live));
     for second in 0..12 {
         let status = status(second * second);
@@ -177,6 +217,8 @@ pub(crate) fn state() -> State {
     }
     state.update(UiEvent::Subscriptions(subscriptions()));
     state.update(UiEvent::Sessions(sessions()));
+    state.update(UiEvent::Calls(calls(8)));
+    state.update(UiEvent::Logs { server: "git".to_owned(), list: log() });
     events().into_iter().for_each(|event| drop(state.update(UiEvent::Event(event))));
     state
 }

@@ -4,12 +4,15 @@
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Position;
 
+use crate::state::State;
 use crate::state::dialog::Dialog;
-use crate::state::{Action, Panel, PointerArea, State, UiEvent};
+use crate::state::message::{Action, Panel, PointerArea, UiEvent};
 use crate::view::FrameLayout;
 
 /// A key binding of the panels.
 pub struct Binding {
+    /// The panels in which the key works, as a heading of the help.
+    pub group: &'static str,
     /// The keys, as the help and the manual write them.
     pub shown: &'static str,
     keys: &'static [KeyChord],
@@ -32,36 +35,73 @@ const fn control(character: char) -> KeyChord {
     KeyChord(KeyModifiers::CONTROL, KeyCode::Char(character))
 }
 
-const fn bind(shown: &'static str, keys: &'static [KeyChord], action: Action, help: &'static str) -> Binding {
-    Binding { shown, keys, action, help }
+const fn bind(
+    group: &'static str,
+    shown: &'static str,
+    keys: &'static [KeyChord],
+    action: Action,
+    help: &'static str,
+) -> Binding {
+    Binding { group, shown, keys, action, help }
 }
 
-pub const KEYS: [Binding; 25] = [
-    bind("q, Ctrl-C", &[letter('q'), control('c')], Action::Quit, "quit"),
-    bind("?", &[letter('?'), key(KeyCode::F(1))], Action::Help, "this help"),
-    bind("Tab", &[key(KeyCode::Tab)], Action::NextPanel, "the next panel"),
-    bind("Shift-Tab", &[key(KeyCode::BackTab)], Action::PreviousPanel, "the previous panel"),
-    bind("j, ↓", &[letter('j'), key(KeyCode::Down)], Action::Down, "down"),
-    bind("k, ↑", &[letter('k'), key(KeyCode::Up)], Action::Up, "up"),
-    bind("Ctrl-D, PgDn", &[control('d'), key(KeyCode::PageDown)], Action::HalfDown, "half a page down"),
-    bind("Ctrl-U, PgUp", &[control('u'), key(KeyCode::PageUp)], Action::HalfUp, "half a page up"),
-    bind("g, Home", &[letter('g'), key(KeyCode::Home)], Action::First, "to the first"),
-    bind("G, End", &[letter('G'), key(KeyCode::End)], Action::Last, "to the last"),
-    bind("Enter", &[key(KeyCode::Enter)], Action::Open, "show details beside the list"),
-    bind("l, →", &[letter('l'), key(KeyCode::Right)], Action::Right, "go into the details, to scroll them"),
-    bind("h, ←", &[letter('h'), key(KeyCode::Left)], Action::Left, "go back to the list"),
-    bind("Esc", &[key(KeyCode::Esc)], Action::Close, "close the details, then the search, then the filter"),
-    bind("/", &[letter('/')], Action::Search, "search: hide rows that do not match"),
-    bind("f", &[letter('f')], Action::Filter, "show one server only"),
-    bind("s", &[letter('s')], Action::Sort, "sort by the next column"),
-    bind("S", &[letter('S')], Action::Reverse, "reverse the order"),
-    bind("c", &[letter('c')], Action::Call, "call the selected tool"),
-    bind("r", &[letter('r')], Action::Read, "read the selected resource"),
-    bind("w", &[letter('w')], Action::Watch, "watch the selected resource, or stop watching"),
-    bind("R", &[letter('R')], Action::Restart, "restart the selected server"),
-    bind("D", &[letter('D')], Action::Toggle, "disable or enable the selected server"),
-    bind("L", &[letter('L')], Action::Reload, "reload the configuration"),
-    bind("1 … 8", &[], Action::Show(Panel::Overview), "go to a panel"),
+const EVERYWHERE: &str = "Everywhere";
+const LISTS: &str = "Lists";
+const DETAILS: &str = "Details";
+const SERVERS: &str = "Overview, Servers";
+const ENTRIES: &str = "Tools, Prompts, Resources";
+const HISTORY: &str = "Calls, Events";
+
+pub const KEYS: [Binding; 31] = [
+    bind(EVERYWHERE, "q, Ctrl-C", &[letter('q'), control('c')], Action::Quit, "quit; in a dialog q closes it"),
+    bind(EVERYWHERE, "?", &[letter('?'), key(KeyCode::F(1))], Action::Help, "this help"),
+    bind(EVERYWHERE, "1 … 9", &[], Action::Show(Panel::Overview), "go to a panel"),
+    bind(EVERYWHERE, "Tab", &[key(KeyCode::Tab)], Action::NextPanel, "the next panel"),
+    bind(EVERYWHERE, "Shift-Tab", &[key(KeyCode::BackTab)], Action::PreviousPanel, "the previous panel"),
+    bind(EVERYWHERE, ":", &[letter(':')], Action::Jump, "jump to a panel, server, tool, prompt or resource by name"),
+    bind(EVERYWHERE, "l", &[letter('l')], Action::Logs, "log of the row's server with its stderr, or of the gateway"),
+    bind(
+        EVERYWHERE,
+        "y",
+        &[letter('y')],
+        Action::Copy,
+        "copy the name, URI or error; in details or a result all of it",
+    ),
+    bind(EVERYWHERE, "e", &[letter('e')], Action::Edit, "edit the configuration in $VISUAL or $EDITOR, then reload"),
+    bind(EVERYWHERE, "L", &[letter('L')], Action::Reload, "reload the configuration"),
+    bind(LISTS, "j, ↓", &[letter('j'), key(KeyCode::Down)], Action::Down, "down"),
+    bind(LISTS, "k, ↑", &[letter('k'), key(KeyCode::Up)], Action::Up, "up"),
+    bind(LISTS, "Ctrl-D, PgDn", &[control('d'), key(KeyCode::PageDown)], Action::HalfDown, "half a page down"),
+    bind(LISTS, "Ctrl-U, PgUp", &[control('u'), key(KeyCode::PageUp)], Action::HalfUp, "half a page up"),
+    bind(
+        LISTS,
+        "g, Home",
+        &[letter('g'), key(KeyCode::Home)],
+        Action::First,
+        "to the first; new calls and events are followed",
+    ),
+    bind(LISTS, "G, End", &[letter('G'), key(KeyCode::End)], Action::Last, "to the last"),
+    bind(LISTS, "/", &[letter('/')], Action::Search, "search: hide rows that do not match"),
+    bind(LISTS, "f", &[letter('f')], Action::Filter, "show one server only"),
+    bind(LISTS, "s", &[letter('s')], Action::Sort, "sort by the next column"),
+    bind(LISTS, "S", &[letter('S')], Action::Reverse, "reverse the order"),
+    bind(DETAILS, "Enter", &[key(KeyCode::Enter)], Action::Open, "show details beside the list; again: go into them"),
+    bind(DETAILS, "→", &[key(KeyCode::Right)], Action::Right, "go into the details, to scroll and copy them"),
+    bind(DETAILS, "←, h", &[key(KeyCode::Left), letter('h')], Action::Left, "go back to the list"),
+    bind(
+        DETAILS,
+        "Esc",
+        &[key(KeyCode::Esc)],
+        Action::Close,
+        "leave the details, close them, then the search, then the filter",
+    ),
+    bind(SERVERS, "R", &[letter('R')], Action::Restart, "restart the selected server"),
+    bind(SERVERS, "D", &[letter('D')], Action::Toggle, "disable or enable the selected server"),
+    bind(ENTRIES, "c", &[letter('c')], Action::Call, "call the selected tool, or get the selected prompt"),
+    bind(ENTRIES, "r", &[letter('r')], Action::Read, "read the selected resource or template"),
+    bind(ENTRIES, "w", &[letter('w')], Action::Watch, "watch the selected resource, or stop watching"),
+    bind(HISTORY, "F", &[letter('F')], Action::FailedOnly, "show failed calls only, or all calls"),
+    bind(HISTORY, "v", &[letter('v')], Action::Level, "show events from the next level on: info, warn, error, all"),
 ];
 
 /// Returns the message for an event, or `None` if it has no meaning on the current screen.
@@ -84,19 +124,24 @@ fn on_key(event: KeyEvent, state: &State) -> Option<UiEvent> {
         return Some(UiEvent::Act(Action::Quit));
     }
     match &state.dialog {
-        Some(Dialog::Form(_)) => while_writing(pressed),
+        Some(Dialog::Form(_) | Dialog::Jump(_)) => while_writing(pressed),
         Some(Dialog::Confirm { .. }) => match pressed.1 {
             KeyCode::Char('y' | 'Y') => Some(UiEvent::Submit),
             _ => Some(UiEvent::Cancel),
         },
-        Some(Dialog::Picker { .. } | Dialog::Help { .. } | Dialog::Reader(_)) => while_choosing(pressed),
+        Some(Dialog::Logs(_)) if matches!(action(pressed), Some(Action::Logs | Action::Level)) => {
+            action(pressed).map(UiEvent::Act)
+        }
+        Some(Dialog::Picker { .. } | Dialog::Help { .. } | Dialog::Reader(_) | Dialog::Logs(_)) => {
+            while_choosing(pressed)
+        }
         None if state.is_searching => while_writing(pressed),
         None => action(pressed).map(UiEvent::Act),
     }
 }
 
 fn action(pressed: KeyChord) -> Option<Action> {
-    if let KeyChord(KeyModifiers::NONE, KeyCode::Char(digit @ '1'..='8')) = pressed {
+    if let KeyChord(KeyModifiers::NONE, KeyCode::Char(digit @ '1'..='9')) = pressed {
         return Panel::ALL.get(digit as usize - '1' as usize).map(|panel| Action::Show(*panel));
     }
     KEYS.iter().find(|binding| binding.keys.contains(&pressed)).map(|binding| binding.action)
@@ -105,7 +150,7 @@ fn action(pressed: KeyChord) -> Option<Action> {
 fn while_writing(pressed: KeyChord) -> Option<UiEvent> {
     Some(match pressed {
         KeyChord(KeyModifiers::NONE, KeyCode::Char(character)) => UiEvent::Write(character),
-        KeyChord(_, KeyCode::Backspace) => UiEvent::Erase,
+        KeyChord(_, KeyCode::Backspace) | KeyChord(KeyModifiers::CONTROL, KeyCode::Char('h')) => UiEvent::Erase,
         KeyChord(_, KeyCode::Enter) => UiEvent::Submit,
         KeyChord(_, KeyCode::Esc) => UiEvent::Cancel,
         KeyChord(_, KeyCode::Tab | KeyCode::Down) => UiEvent::Go(1),
@@ -126,7 +171,8 @@ fn while_choosing(pressed: KeyChord) -> Option<UiEvent> {
         Action::First => UiEvent::Go(isize::MIN),
         Action::Last => UiEvent::Go(isize::MAX),
         Action::Open => UiEvent::Submit,
-        Action::Close | Action::Quit | Action::Help | Action::Filter => UiEvent::Cancel,
+        Action::Close | Action::Quit | Action::Help | Action::Filter | Action::Left => UiEvent::Cancel,
+        Action::Copy => UiEvent::Act(Action::Copy),
         _ => return None,
     })
 }
@@ -167,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_key_triggers_its_listed_action() {
-        let state = State::new(String::new());
+        let state = State::new(String::new(), None);
         let check = |code, modifiers, expected: &str| {
             assert_eq!(means(&press(code, modifiers), &state, &FrameLayout::default()), expected, "{code:?}");
         };
@@ -178,7 +224,10 @@ mod tests {
         check(KeyCode::Char('c'), KeyModifiers::CONTROL, "Act(Quit)");
         check(KeyCode::Char('c'), KeyModifiers::NONE, "Act(Call)");
         check(KeyCode::Char('5'), KeyModifiers::NONE, "Act(Show(Resources))");
-        check(KeyCode::Char('9'), KeyModifiers::NONE, "");
+        check(KeyCode::Char('9'), KeyModifiers::NONE, "Act(Show(Events))");
+        check(KeyCode::Char('0'), KeyModifiers::NONE, "");
+        check(KeyCode::Char('l'), KeyModifiers::NONE, "Act(Logs)");
+        check(KeyCode::Char(':'), KeyModifiers::SHIFT, "Act(Jump)");
         check(KeyCode::BackTab, KeyModifiers::SHIFT, "Act(PreviousPanel)");
     }
 
@@ -191,8 +240,24 @@ mod tests {
     }
 
     #[test]
+    fn a_log_has_keys_for_its_level_and_for_copying() {
+        let mut state = State::new(String::new(), None);
+        state.update(UiEvent::Act(Action::Logs));
+        for (code, expected) in [
+            (KeyCode::Char('v'), "Act(Level)"),
+            (KeyCode::Char('y'), "Act(Copy)"),
+            (KeyCode::Char('l'), "Act(Logs)"),
+            (KeyCode::Char('q'), "Cancel"),
+            (KeyCode::Char('G'), "Go(9223372036854775807)"),
+            (KeyCode::Char('R'), ""),
+        ] {
+            assert_eq!(means(&press(code, KeyModifiers::NONE), &state, &FrameLayout::default()), expected, "{code:?}");
+        }
+    }
+
+    #[test]
     fn letters_are_written_to_the_query_during_a_search() {
-        let mut state = State::new(String::new());
+        let mut state = State::new(String::new(), None);
         state.update(UiEvent::Act(Action::Search));
         for (code, expected) in [
             (KeyCode::Char('q'), "Write('q')"),
@@ -211,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_mouse_finds_tabs_rows_and_details() {
-        let state = State::new(String::new());
+        let state = State::new(String::new(), None);
         let drawn = FrameLayout {
             tabs: vec![(Rect::new(10, 1, 8, 1), Panel::Tools)],
             rows: vec![Rows { area: Rect::new(0, 4, 40, 10), section: 1, first: 20 }],

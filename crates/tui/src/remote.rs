@@ -5,10 +5,12 @@
 
 pub mod api;
 pub(crate) mod calls;
+mod feeds;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
+use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, Status};
 use goblin_admin::routes::{List, ServerAction};
 use goblin_client::bridge::MAX_MESSAGE;
 use goblin_client::events::{Backoff, EventStream, ResumePosition};
@@ -20,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::remote::api::{Api, GatewayAddress};
 use crate::state::data::CatalogItem;
-use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
+use crate::state::message::{Effect, GatewayCommand, Interest, LinkStatus, StatusMessage, UiEvent};
 
 /// The polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -43,17 +45,23 @@ impl Remote {
         self.gateway.place()
     }
 
+    /// Returns the configuration file, if the gateway runs on this machine and has one.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        self.gateway.config_file()
+    }
+
     /// Runs until the receiver of `events` is dropped.
     pub async fn run(
         self,
         events: mpsc::Sender<UiEvent>,
         called: mpsc::Receiver<Effect>,
         commanded: mpsc::Receiver<GatewayCommand>,
-        shown_panel: watch::Receiver<Panel>,
+        interest: watch::Receiver<Interest>,
     ) {
         let Remote { gateway, api } = &self;
         tokio::join!(
-            poll(api, &events, shown_panel),
+            poll(api, &events),
+            feeds::run(api, &events, interest),
             follow(api, &events),
             run_commands(api, &events, commanded),
             calls::run(gateway, &events, called),
@@ -72,14 +80,12 @@ fn start() -> ResumePosition {
     ResumePosition::new(Duration::ZERO..=Duration::ZERO, 0)
 }
 
-/// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
-/// while their panel is open.
-async fn poll(api: &Api, events: &mpsc::Sender<UiEvent>, mut shown_panel: watch::Receiver<Panel>) {
+/// Polls the status every second. Reads the lists of the catalog after they changed.
+async fn poll(api: &Api, events: &mpsc::Sender<UiEvent>) {
     let begun = Instant::now();
     let (mut backoff, mut known) = (backoff(), LastPoll::default());
     loop {
-        let panel = *shown_panel.borrow_and_update();
-        let wait = match poll_once(api, events, begun, &mut known, panel).await {
+        let wait = match poll_once(api, events, begun, &mut known).await {
             Ok(()) => {
                 backoff.reset();
                 PERIOD
@@ -93,11 +99,10 @@ async fn poll(api: &Api, events: &mpsc::Sender<UiEvent>, mut shown_panel: watch:
                 retry_in
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            // The user opened another panel, so its list may be old. An error means that the dashboard ended.
-            changed = shown_panel.changed(), if backoff.attempts() == 0 => if changed.is_err() { return },
+        if events.is_closed() {
+            return;
         }
+        tokio::time::sleep(wait).await;
     }
 }
 
@@ -115,7 +120,6 @@ async fn poll_once(
     events: &mpsc::Sender<UiEvent>,
     begun: Instant,
     known: &mut LastPoll,
-    panel: Panel,
 ) -> Result<(), String> {
     let status: Status = api.get("/api/status").await?;
     let (at, now) = (begun.elapsed(), status.catalog.version);
@@ -134,17 +138,6 @@ async fn poll_once(
             let _ = send(events, UiEvent::Items(kind, items)).await;
         }
         known.version = Some(now);
-    }
-    match panel {
-        Panel::Subscriptions => {
-            let list: SubscriptionList = api.get("/api/subscriptions").await?;
-            let _ = send(events, UiEvent::Subscriptions(list)).await;
-        }
-        Panel::Sessions => {
-            let list: SessionList = api.get("/api/sessions").await?;
-            let _ = send(events, UiEvent::Sessions(list)).await;
-        }
-        _ => {}
     }
     Ok(())
 }
@@ -207,12 +200,20 @@ fn parse_event(event: &SseEvent) -> Option<EventInfo> {
 /// Executes commands, one after the other.
 async fn run_commands(api: &Api, events: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
+        let is_reload = command == GatewayCommand::Reload;
         let done = match command {
             GatewayCommand::Server(action, id) => change(api, action, &id).await,
             GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
-        let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
-        if send(events, UiEvent::Notice(notice)).await.is_none() {
+        let message = match done {
+            Ok(text) => UiEvent::Notice(StatusMessage::good(text)),
+            // A faulty configuration has several lines, with the place and the cure of each problem.
+            Err(text) if is_reload => {
+                UiEvent::Report { title: "The new configuration is not in force".to_owned(), text }
+            }
+            Err(text) => UiEvent::Notice(StatusMessage::bad(text)),
+        };
+        if send(events, message).await.is_none() {
             return;
         }
     }
@@ -233,7 +234,7 @@ fn reloaded(done: &Reloaded) -> String {
         .map(|(change, servers)| format!("{change} {}", servers.join(", ")))
         .collect();
     match parts.is_empty() {
-        true => "the configuration was reloaded; no server is affected".to_owned(),
+        true => "the configuration was reloaded; no server changed since it was last read".to_owned(),
         false => format!("the configuration was reloaded: {}", parts.join("; ")),
     }
 }
@@ -270,6 +271,9 @@ mod tests {
     fn a_reload_message_names_the_affected_servers() {
         let done = Reloaded { started: vec!["a".into(), "b".into()], stopped: vec!["c".into()], ..Reloaded::default() };
         assert_eq!(reloaded(&done), "the configuration was reloaded: started a, b; stopped c");
-        assert_eq!(reloaded(&Reloaded::default()), "the configuration was reloaded; no server is affected");
+        assert_eq!(
+            reloaded(&Reloaded::default()),
+            "the configuration was reloaded; no server changed since it was last read"
+        );
     }
 }

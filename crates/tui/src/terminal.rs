@@ -4,13 +4,16 @@ use std::io::{Stdout, Write, stdout};
 use std::sync::Once;
 use std::thread;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::terminal::{
-    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
-    enable_raw_mode,
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+    disable_raw_mode, enable_raw_mode,
 };
 use crossterm::{execute, queue};
+use goblin_client::environment::environment;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 use ratatui::{TerminalOptions, Viewport};
@@ -27,13 +30,32 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn open(theme: Theme) -> std::io::Result<Terminal> {
         restore_on_panic();
-        let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
-        let inner = ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
         // From here on, dropping `terminal` restores the state, also if the next step fails.
-        let terminal = Terminal { inner, theme };
-        enable_raw_mode()?;
-        execute!(stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)?;
+        let terminal = Terminal { inner: new_screen()?, theme };
+        take()?;
         Ok(terminal)
+    }
+
+    /// Gives the terminal to another program.
+    pub(crate) fn suspend(&mut self) {
+        restore();
+    }
+
+    /// Takes the terminal back. The next frame is drawn completely.
+    pub(crate) fn resume(&mut self) -> std::io::Result<()> {
+        take()?;
+        execute!(stdout(), Clear(ClearType::All))?;
+        // A new screen knows nothing of the last frame.
+        self.inner = new_screen()?;
+        Ok(())
+    }
+
+    /// Copies a text to the clipboard by OSC 52, which also works over SSH. Some terminals ignore the sequence, and the
+    /// program cannot detect that.
+    pub(crate) fn copy(&mut self, text: &str) -> std::io::Result<()> {
+        let mut stdout = stdout();
+        write!(stdout, "\x1b]52;c;{}\x07", BASE64_STANDARD.encode(text))?;
+        stdout.flush()
     }
 
     pub(crate) fn draw(&mut self, state: &State) -> std::io::Result<FrameLayout> {
@@ -50,10 +72,33 @@ impl Terminal {
     }
 }
 
+/// Returns the end of the message about a copied text. Only some terminals are known to support OSC 52.
+pub(crate) fn clipboard_note() -> &'static str {
+    let is_known = |name: &str, known: &[&str]| {
+        environment(name).is_some_and(|value| known.iter().any(|known| value.to_lowercase().contains(known)))
+    };
+    let programs = ["iterm", "wezterm", "ghostty", "vscode", "kitty", "tabby", "rio"];
+    let terminals = ["kitty", "alacritty", "foot", "ghostty", "wezterm", "contour"];
+    match is_known("TERM_PROGRAM", &programs) || is_known("TERM", &terminals) {
+        true => "to the clipboard",
+        false => "to the clipboard, if this terminal supports OSC 52",
+    }
+}
+
 impl Drop for Terminal {
     fn drop(&mut self) {
         restore();
     }
+}
+
+fn new_screen() -> std::io::Result<ratatui::Terminal<CrosstermBackend<Stdout>>> {
+    let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
+    ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)
+}
+
+fn take() -> std::io::Result<()> {
+    enable_raw_mode()?;
+    execute!(stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
 }
 
 /// Returns the size of the terminal on stdout, which need not be the controlling terminal of the process.

@@ -4,6 +4,8 @@
 
 pub(crate) mod details;
 pub(crate) mod dialog;
+pub(crate) mod footer;
+pub(crate) mod form;
 pub(crate) mod header;
 pub(crate) mod overview;
 pub(crate) mod table;
@@ -15,7 +17,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph};
 
-use crate::state::{Measures, Panel, State};
+use crate::state::State;
+use crate::state::message::{Measures, Panel};
+use crate::view::text::wrap;
 use crate::view::theme::Theme;
 
 /// The minimum size of the terminal. A smaller one only shows a message.
@@ -56,7 +60,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> FrameLayout {
     header::draw_head(frame, head, state, theme);
     drawn.tabs = header::draw_tabs(frame, tabs, state, theme);
     draw_body(frame, body, state, theme, &mut drawn);
-    header::draw_foot(frame, foot, state, theme);
+    footer::draw(frame, foot, state, theme);
     if let Some(dialog) = &state.dialog {
         drawn.measures.dialog = dialog::draw(frame, body, dialog, state, theme);
     }
@@ -84,13 +88,23 @@ fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, dra
 
 /// Draws the lists of the panel, one below the other.
 fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
-    let parts: Vec<Rect> = match state.sections.len() {
-        2 => Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).split(area).to_vec(),
+    let parts: Vec<Rect> = match (state.sections.len(), state.panel) {
+        (2, Panel::Servers) => {
+            let first = Constraint::Length(rows_of(state, 0).min(area.height * 3 / 5));
+            Layout::vertical([first, Constraint::Fill(1)]).split(area).to_vec()
+        }
+        (2, _) => Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).split(area).to_vec(),
         _ => vec![area],
     };
     for (number, part) in parts.into_iter().enumerate() {
         table::draw(frame, part, state, number, theme, drawn);
     }
+}
+
+/// Returns the height of a section with all its rows, its header and its border.
+pub(crate) fn rows_of(state: &State, section: usize) -> u16 {
+    let rows = state.sections.get(section).map_or(0, |section| section.rows.len().max(1));
+    u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(3)
 }
 
 /// Returns a border with a title.
@@ -134,9 +148,11 @@ fn too_small(frame: &mut Frame<'_>, area: Rect) {
     let text = [
         "The terminal is too small.".to_owned(),
         format!("It has {}x{}; goblin top needs {MIN_COLUMNS}x{MIN_ROWS}.", area.width, area.height),
+        "Enlarge the window, or make its font smaller. goblin status works in any size.".to_owned(),
         "q quits.".to_owned(),
     ];
-    frame.render_widget(Paragraph::new(text.map(Line::from).to_vec()), area);
+    let lines = text.iter().flat_map(|line| wrap(line, usize::from(area.width)));
+    frame.render_widget(Paragraph::new(lines.map(Line::from).collect::<Vec<_>>()), area);
 }
 
 #[cfg(test)]

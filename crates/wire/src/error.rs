@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::json::quote;
-use crate::{Dialect, Limit};
+use crate::{Dialect, Limit, units};
 
 /// An error that a peer receives instead of a result.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -45,13 +45,13 @@ pub enum Error {
     #[error("LimitExceeded: {limit} is {value}")]
     LimitExceeded { limit: &'static str, value: usize },
     /// The gateway has no memory left for new work of any client.
-    #[error("the gateway has no room for this: {limit} is {value} bytes; try again")]
+    #[error("the gateway has no room for this: {limit} is {}; try again", units::bytes(*value as u64))]
     NoRoom { limit: &'static str, value: usize },
     #[error("backend {server} has no room for another call; try again")]
     Overloaded { server: String },
     #[error("backend {server} is unavailable: {reason}")]
     BackendUnavailable { server: String, reason: String, sent: bool },
-    #[error("Timeout: backend {server} did not answer {method} in {after:?}")]
+    #[error("Timeout: backend {server} did not answer {method} in {}", units::duration(*after))]
     Timeout { server: String, method: String, after: Duration },
     #[error("backend {server} broke the protocol: {reason}")]
     BackendProtocol { server: String, reason: String },
@@ -59,7 +59,7 @@ pub enum Error {
     #[error("the client cannot receive this request: {reason}")]
     ClientUnavailable { reason: String },
     /// The client did not respond to a backend's request in time.
-    #[error("Timeout: the client did not answer {method} in {after:?}")]
+    #[error("Timeout: the client did not answer {method} in {}", units::duration(*after))]
     Unanswered { method: String, after: Duration },
     /// A client resumes the stream of a call after the gateway has discarded the response.
     #[error("Timeout: the answer arrived while no stream was open, and is no longer kept")]

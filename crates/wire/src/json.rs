@@ -413,6 +413,10 @@ impl Pieces {
         self.parts.is_empty()
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.parts.iter()
+    }
+
     pub fn concat(&self) -> Bytes {
         if let [only] = &self.parts[..] {
             return only.clone();

@@ -34,6 +34,8 @@ pub mod modern;
 pub mod params;
 pub mod template;
 pub mod trace;
+pub mod units;
+pub mod via;
 
 pub use dialect::{Dialect, Era};
 pub use error::Error;

@@ -28,6 +28,8 @@ crate::labels! {
         Listings = "listings",
         KnownUris = "known_uris",
         Replay = "replay",
+        Logs = "logs",
+        Calls = "calls",
     }
 }
 
@@ -35,7 +37,12 @@ impl BufferKind {
     fn limit(self) -> Option<(Limit, usize)> {
         match self {
             BufferKind::Bodies => Some((Limit::BodyBytes, MAX_BODY_BYTES)),
-            BufferKind::Answers | BufferKind::Listings | BufferKind::KnownUris | BufferKind::Replay => None,
+            BufferKind::Answers
+            | BufferKind::Listings
+            | BufferKind::KnownUris
+            | BufferKind::Replay
+            | BufferKind::Logs
+            | BufferKind::Calls => None,
         }
     }
 }

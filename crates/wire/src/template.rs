@@ -1,4 +1,4 @@
-//! Matching of URIs against RFC 6570 URI templates: can a template expand to a URI?
+//! RFC 6570 URI templates. Matching: can a template expand to a URI? Expansion: which URI do these values give?
 //!
 //! The catalog uses a [`Template`] to find the owner of a URI, and subscriptions use it as a pattern. [`index`] finds
 //! the templates that are worth a try, and [`MatchBudget`] limits the work of all tries of one lookup.
@@ -7,6 +7,7 @@
 //! schemes), and does not rank templates beyond [`Template::literal_bytes`].
 
 mod characters;
+mod expand;
 mod fit;
 pub mod index;
 mod parse;
@@ -16,7 +17,8 @@ mod tests;
 
 use thiserror::Error;
 
-use self::parse::Step;
+pub use self::expand::TemplateValue;
+use self::parse::{Modifier, Step};
 
 pub(crate) const MAX_TEMPLATE_BYTES: usize = 2 * 1024;
 /// The maximum number of variables. Each variable costs a pass over the whole URI, so this limits the time of a match.
@@ -79,6 +81,27 @@ impl Template {
         &self.text
     }
 
+    /// Returns the variables in the order of the template, each once.
+    pub fn variables(&self) -> Vec<TemplateVariable<'_>> {
+        let mut variables: Vec<TemplateVariable<'_>> = Vec::new();
+        for step in &self.steps {
+            let Step::Variable(variable) = step else { continue };
+            let (is_list, is_optional) = (variable.modifier == Modifier::Explode, variable.operator.first().is_some());
+            match variables.iter_mut().find(|known| known.name == variable.name) {
+                Some(known) => {
+                    (known.is_list, known.is_optional) = (known.is_list | is_list, known.is_optional & is_optional)
+                }
+                None => variables.push(TemplateVariable { name: &variable.name, is_list, is_optional }),
+            }
+        }
+        variables
+    }
+
+    /// Returns the URI that these values give. A variable without a value is left out.
+    pub fn expand(&self, values: &[(String, TemplateValue)]) -> String {
+        expand::expand(&self.steps, values)
+    }
+
     /// Returns the text that every match begins with.
     pub(crate) fn literal_prefix(&self) -> &str {
         match self.steps.first() {
@@ -116,6 +139,16 @@ impl Template {
     pub fn matches_widened(&self, uri: &str, budget: &mut MatchBudget) -> bool {
         self.lenient_steps.as_deref().is_some_and(|steps| fits_within(steps, uri, budget))
     }
+}
+
+/// A variable of a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemplateVariable<'a> {
+    pub name: &'a str,
+    /// Whether the template explodes the variable (`{name*}`), so that its value may be a list.
+    pub is_list: bool,
+    /// Whether every expression of the variable also writes its operator, so that it leaves no gap in the URI.
+    pub is_optional: bool,
 }
 
 fn fits_within(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> bool {

@@ -5,8 +5,8 @@ use serde_json::{Map, json};
 
 use super::*;
 use crate::api::{
-    EntryList, ErrorResponse, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status,
-    SubscriptionList,
+    CallList, EntryList, ErrorResponse, EventInfo, LogList, Missed, Ready, Reloaded, ServerList, ServerStatus,
+    SessionList, Status, SubscriptionList,
 };
 use crate::routes::{Access, ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, ServerAction};
 
@@ -93,12 +93,21 @@ fn parameters(route: &Route) -> Vec<Value> {
     let text = json!({ "type": "string" });
     let id =
         json!({ "name": "id", "in": "path", "required": true, "schema": text, "description": "the id of a server" });
-    let query = route.parameter.map(|name| {
-        let about = match name {
-            "server" => "the id of a server; selects the entries of that server",
-            _ => "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
+    let number = json!({ "type": "integer", "minimum": 0 });
+    let query = route.parameters.iter().map(|name| {
+        let (schema, about) = match *name {
+            "server" => (&text, "the id of a server; selects what belongs to that server"),
+            "uri" => (&text, "a URI as clients use it; selects the subscriptions that an update of this URI reaches"),
+            "client" => (&text, "the name of a client; selects its calls"),
+            "tool" => (&text, "the exposed name of a tool or prompt, or a URI; selects its calls"),
+            "outcome" => (&text, "`ok`, `tool_error`, `error` or `cancelled`; `failed` selects both kinds of errors"),
+            "level" => (&text, "`error`, `warn`, `info` or `debug`; selects events of this level or a more severe one"),
+            "after" => (&number, "a sequence number; selects newer entries"),
+            "limit" => (&number, "the largest number of entries; the newest ones are returned"),
+            "wait" => (&number, "the number of seconds to wait for a first entry, at most 60"),
+            other => panic!("{other} has no description"),
         };
-        json!({ "name": name, "in": "query", "required": false, "schema": text, "description": about })
+        json!({ "name": name, "in": "query", "required": false, "schema": schema, "description": about })
     });
     route.has_id().then_some(id).into_iter().chain(query).collect()
 }
@@ -116,10 +125,10 @@ fn errors(route: &Route) -> Vec<(u16, &'static str)> {
     errors.push((400, "the route does not accept the query or the body"));
     errors.push((401, "the token is missing or wrong"));
     errors.push((403, "Host or Origin is not allowed"));
-    if route.has_id() || route.parameter.is_some() {
+    if route.has_id() || !route.parameters.is_empty() {
         errors.push((404, "the server does not exist"));
     }
-    if route.action == RouteAction::Read(ReadTarget::Events) {
+    if matches!(route.action, RouteAction::Read(ReadTarget::Events | ReadTarget::Logs | ReadTarget::Calls)) {
         errors.push((503, "the maximum number of readers is reached"));
     }
     if matches!(route.action, RouteAction::Change(_)) {
@@ -145,6 +154,8 @@ fn summary(action: RouteAction) -> &'static str {
         RouteAction::Read(ReadTarget::Subscriptions) => "the subscriptions of clients",
         RouteAction::Read(ReadTarget::Sessions) => "the sessions of clients, most recently active first",
         RouteAction::Read(ReadTarget::Events) => "a stream of events; Last-Event-ID resumes it",
+        RouteAction::Read(ReadTarget::Logs) => "the recent events, or those of one server with its stderr lines",
+        RouteAction::Read(ReadTarget::Calls) => "the ended calls that the gateway remembers, newest first",
         RouteAction::Read(ReadTarget::OpenApi) => "this API as an OpenAPI document",
         RouteAction::Change(ChangeTarget::Configuration) => "reload the configuration file",
         RouteAction::Change(ChangeTarget::Server(ServerAction::Restart)) => {
@@ -169,6 +180,8 @@ fn content(action: RouteAction, generator: &mut SchemaGenerator) -> Value {
         RouteAction::Read(ReadTarget::Entries(_)) => answer::<EntryList>(generator),
         RouteAction::Read(ReadTarget::Subscriptions) => answer::<SubscriptionList>(generator),
         RouteAction::Read(ReadTarget::Sessions) => answer::<SessionList>(generator),
+        RouteAction::Read(ReadTarget::Logs) => answer::<LogList>(generator),
+        RouteAction::Read(ReadTarget::Calls) => answer::<CallList>(generator),
         RouteAction::Read(ReadTarget::Events) => {
             let events = generator.subschema_for::<EventInfo>();
             let events = json!({ "message": events, "missed": generator.subschema_for::<Missed>() });

@@ -1,13 +1,17 @@
 use std::sync::Arc;
 
 use goblin_config::ServerId;
+use goblin_config::exposure::{ExposureMode, MetaListing};
 use goblin_config::file::ConfigOrigin;
+use goblin_config::glob::Glob;
+use goblin_wire::json::quote;
 use goblin_wire::memory::Memory;
 use goblin_wire::{Dialect, Text, json};
 use parking_lot::{Mutex, MutexGuard};
 use proptest::prelude::*;
 
 use super::*;
+use crate::instructions::MAX_INSTRUCTIONS;
 use crate::known_uris::KnownUris;
 use crate::listing::Listing;
 
@@ -80,7 +84,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 /// Returns the settings of a gateway that does not list its own tools.
 pub(crate) fn catalog_settings() -> CatalogSettings {
     let mut config = Config::default();
-    config.meta_tools.enabled = false;
+    config.meta_tools.enabled = MetaListing::Never;
     CatalogSettings::new(&config)
 }
 
@@ -295,25 +299,44 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
             software: String::new(),
         })
     };
-    let with_instructions = |id: &str, text: String| {
-        let mut source = source(&tools(id, &[]));
-        source.listing = Arc::new(Listing { hello: Some(hello(text)), ..Listing::default() });
+    let with_instructions = |text: String, offer: BackendFixture<'_>| {
+        let mut source = source(&offer);
+        source.listing = Arc::new(Listing { hello: Some(hello(text)), ..(*source.listing).clone() });
         source
     };
-    let sources = [
-        with_instructions("a", "Be kind.".into()),
-        with_instructions("b", "x".repeat(MAX_INSTRUCTIONS)),
-        with_instructions("c", "Bye.".into()),
-    ];
-    let joined = instructions(&sources, &ListedTools::All, &catalog_settings().meta).expect("instructions");
+    let plain = |id, text: &str| with_instructions(text.to_owned(), tools(id, &[]));
+    let joined = |settings: &CatalogSettings, sources: Vec<Source>| {
+        build(1, settings, sources).default_lists().instructions.clone().unwrap_or_default()
+    };
+    let long = "x".repeat(MAX_INSTRUCTIONS);
+    let sources = vec![plain("a", "Be kind."), plain("b", &long), plain("c", "Bye.")];
     let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Omitted for length: the instructions of b.)";
-    assert_eq!(joined, quote(expected));
-    let found = instructions::<TestServer>(
-        &[],
-        &ListedTools::Pinned { positions: vec![], reveal: false },
-        &catalog_settings().meta,
+    assert_eq!(joined(&catalog_settings(), sources), quote(expected));
+
+    let named = |id, text: &str, names: &[&str]| with_instructions(text.to_owned(), tools(id, names));
+    let sources = || {
+        vec![
+            named("git", "Use git_log.", &["git_log", "git_add"]),
+            named("db", "Use query.", &["query", "db_drop"]),
+            named("x", "Use q.r.", &["q.r"]),
+            plain("none", "No tools."),
+        ]
+    };
+    let expected = concat!(
+        "## git\n\nUse git_log.\n\n## db\n\nUse query.\n\nTools of this server are listed here as `db_NAME`.\n\n",
+        "## x\n\nUse q.r.\n\nOther names here: `q.r` is `x_q_r`.\n\n## none\n\nNo tools.",
     );
-    assert!(found.is_some_and(|text| text.contains("search_tools")));
+    assert_eq!(joined(&catalog_settings(), sources()), quote(expected));
+
+    // In the search mode, instructions of servers without a pinned tool are left out.
+    let mut search = catalog_settings();
+    search.exposure.mode = ExposureMode::Search;
+    search.exposure.pinned = vec![Glob::new("db_*").expect("a pattern")];
+    let text = joined(&search, sources());
+    assert!(text.contains("`search_tools`") && text.contains("`list_servers` with a `serverId`"), "{text}");
+    assert!(text.contains("## db") && text.contains("## none"), "{text}");
+    assert!(!text.contains("## git") && !text.contains("## x"), "{text}");
+    assert!(!joined(&search, vec![plain("none", "No tools.")]).contains("list_servers"), "nothing is left out");
 }
 
 fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {

@@ -3,7 +3,7 @@ use serde_json::Value;
 use super::*;
 
 fn set(prefix: &str) -> Arc<MetaSet> {
-    MetaSet::new(&MetaTools { enabled: true, prefix: prefix.to_owned() })
+    MetaSet::new(&MetaTools { prefix: prefix.to_owned(), ..MetaTools::default() })
 }
 
 fn parsed(entry: &MetaEntry) -> Value {

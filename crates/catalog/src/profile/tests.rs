@@ -138,7 +138,7 @@ fn hard1_a_hidden_resource_is_found_in_no_spelling_under_any_naming() {
 fn reg6_search_exposure_lists_pinned_tools_and_keeps_all_callable() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let check = |mode, auto_above, expected: &[&str]| {
-        let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true };
+        let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true, clients: Vec::new() };
         let settings = CatalogSettings { exposure, ..catalog_settings() };
         let narrowed = narrow(&whole, &Profile::default(), &settings);
         let page = page(&narrowed, List::Tools);

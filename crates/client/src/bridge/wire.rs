@@ -9,7 +9,8 @@ use bytes::Bytes;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_wire::framing::{Frame, SseEvent};
-use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, VIA};
+use goblin_wire::via::{self, GatewayId};
 use goblin_wire::{Dialect, Error};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
@@ -32,6 +33,8 @@ pub struct GatewayConnection {
     target: ArcSwap<GatewayTarget>,
     /// Finds the gateway that replaced one that ended. `None` if the user gave the URL.
     successor: Option<Box<dyn Fn() -> Option<GatewayTarget> + Send + Sync>>,
+    /// Names the gateways that started this process. `None` if there are none.
+    via: Option<HeaderValue>,
 }
 
 pub(crate) struct GatewayTarget {
@@ -82,7 +85,7 @@ impl GatewayTarget {
 
 impl GatewayConnection {
     pub(crate) fn to(target: GatewayTarget) -> GatewayConnection {
-        GatewayConnection { target: ArcSwap::from_pointee(target), successor: None }
+        GatewayConnection { target: ArcSwap::from_pointee(target), successor: None, via: None }
     }
 
     /// Creates a connection that switches to the successor once the gateway has ended.
@@ -90,7 +93,13 @@ impl GatewayConnection {
         target: GatewayTarget,
         successor: impl Fn() -> Option<GatewayTarget> + Send + Sync + 'static,
     ) -> GatewayConnection {
-        GatewayConnection { target: ArcSwap::from_pointee(target), successor: Some(Box::new(successor)) }
+        GatewayConnection { successor: Some(Box::new(successor)), ..GatewayConnection::to(target) }
+    }
+
+    /// Names these gateways in every message, so that one of them recognises a connection to itself.
+    pub fn naming(self, gateways: &[GatewayId]) -> GatewayConnection {
+        let via = HeaderValue::try_from(via::header_value(gateways)).ok();
+        GatewayConnection { via: via.filter(|value| !value.is_empty()), ..self }
     }
 
     pub fn url(&self) -> String {
@@ -120,6 +129,7 @@ impl GatewayConnection {
         let mut request = target.request(Verb::POST, body, session);
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
+        request.headers_mut().extend(self.via.clone().map(|via| (VIA, via)));
         target.client.request(request).await
     }
 
@@ -199,7 +209,7 @@ pub enum BodyError {
     #[error("the connection was lost before the answer")]
     Lost,
     /// One message was too large. A stream continues after it.
-    #[error("the answer is larger than {MAX_MESSAGE} bytes")]
+    #[error("the answer is larger than {}", goblin_wire::units::bytes(MAX_MESSAGE as u64))]
     TooLarge,
 }
 

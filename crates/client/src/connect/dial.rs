@@ -137,7 +137,10 @@ impl DialRoute {
 /// The reason why a connection could not be opened. The message contains the whole cause.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    #[error("no connection within {} s (can this machine reach the server? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
+    #[error(
+        "no connection within {} (can this machine reach the server? is there a firewall or proxy?)",
+        goblin_wire::units::duration(CONNECT_TIMEOUT)
+    )]
     TimedOut,
     #[error("{0}")]
     Direct(String),

@@ -58,10 +58,18 @@ fn parse(client: ClientApp, text: &str) -> Result<JsonTree, String> {
 fn servers(root: &JsonTree) -> Result<Vec<(String, JsonTree)>, String> {
     let block = vocabulary::SERVERS.iter().find_map(|name| Some((name, root.get(name)?)));
     match block {
-        None | Some((_, JsonTree::Null)) => Ok(Vec::new()),
+        None => Ok(bare_servers(root).unwrap_or_default()),
+        Some((_, JsonTree::Null)) => Ok(Vec::new()),
         Some((_, JsonTree::Object(servers))) => Ok(servers.clone()),
         Some((name, _)) => Err(format!("{name} is not an object")),
     }
+}
+
+/// Returns the members of a file that consists of servers only. Some clients accept such a file.
+fn bare_servers(root: &JsonTree) -> Option<Vec<(String, JsonTree)>> {
+    let JsonTree::Object(members) = root else { return None };
+    let is_server = |member: &JsonTree| member.get("command").or(member.get("url")).is_some();
+    members.iter().all(|(_, member)| is_server(member)).then(|| members.clone())
 }
 
 /// Returns the settings that Claude Code stores for the nearest project directory at or above the working directory.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use crate::ServerId;
-use crate::import::{ClientApp, FileImport, ImportedServer, Note, is_own_gateway};
+use crate::import::{ClientApp, FileImport, ImportedServer, Note};
+use crate::lead::{GatewayLead, UNCLEAR};
 use crate::tree::JsonTree;
 use crate::visible::is_hidden;
 
@@ -25,8 +26,13 @@ pub struct ImportCandidate {
     pub is_present: bool,
 }
 
-/// Merges the servers of several files. `existing` are the servers of goblin's file, `port` is the gateway's port.
-pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16) -> MergeResult {
+/// Merges the servers of several files. `existing` are the servers of goblin's file, `lead` returns the gateway that an
+/// entry leads to.
+pub fn merge(
+    found: Vec<FileImport>,
+    existing: &[(String, JsonTree)],
+    lead: impl Fn(&JsonTree) -> Option<GatewayLead>,
+) -> MergeResult {
     let mut merged = MergeResult::default();
     let mut servers = Vec::new();
     for found in found {
@@ -39,9 +45,14 @@ pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16)
     servers.sort_by_key(|server| (place(server.client), server.scope));
     let mut taken: Vec<(ClientApp, String, PathBuf, JsonTree)> = Vec::new();
     for server in servers {
-        if is_own_gateway(&server.entry, port) {
-            merged.note(&server, "left out: the entry is goblin itself", None);
-            continue;
+        match lead(&server.entry) {
+            Some(GatewayLead::Own) => {
+                merged.note(&server, "left out: the entry is goblin itself", None);
+                continue;
+            }
+            Some(GatewayLead::Other(gateway)) => merged.note(&server, &format!("the entry is {gateway}"), None),
+            Some(GatewayLead::Unclear) => merged.note(&server, UNCLEAR, None),
+            None => {}
         }
         let hiding = taken.iter().find(|(client, name, ..)| *client == server.client && *name == server.name);
         if let Some((_, _, file, entry)) = hiding {

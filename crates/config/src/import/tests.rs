@@ -1,7 +1,7 @@
 //! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
-use super::{ClientApp, ClientFile, SearchBase, is_own_gateway, place, translate};
+use super::{ClientApp, ClientFile, SearchBase, place, translate};
 use crate::edit::relative_argument;
 use crate::tree::JsonTree;
 
@@ -18,6 +18,15 @@ fn check(client: ClientApp, text: &str, expected: &str, notes: usize) {
     let entry = &found.servers.first().unwrap_or_else(|| panic!("{:?}", found.notes)).entry;
     assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&JsonTree::text(expected)), "{client} {text}");
     assert_eq!(found.notes.len(), notes, "{client} {text}: {:?}", found.notes);
+}
+
+#[test]
+fn a_file_that_consists_of_servers_is_translated() {
+    let search_base = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
+    let source = ClientFile { client: ClientApp::ClaudeCode, path: "/srv/app/.mcp.json".into(), project: None };
+    let servers = |text: &str| translate(&source, text, &search_base).unwrap().servers.len();
+    assert_eq!(servers(r#"{"a": {"command": "x"}, "b": {"url": "https://h/mcp"}}"#), 2);
+    assert_eq!(servers(r#"{"a": {"command": "x"}, "theme": "dark"}"#), 0);
 }
 
 #[test]
@@ -58,21 +67,6 @@ fn a_masked_entry_shows_no_secret() {
     assert_eq!(masked(&remote).to_string(), r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
     let local = masked(&command(&["--token", "abc", "postgres://me:pw@host/db"])).to_string();
     assert_eq!(local, r#"{"args":["--token","***","postgres://***@host/db"],"command":"x"}"#);
-}
-
-#[test]
-fn an_entry_that_leads_to_this_gateway_is_recognized() {
-    for (entry, expected) in [
-        (entry(&[("command", JsonTree::text("/usr/bin/goblin")), ("args", JsonTree::texts(["stdio"]))]), true),
-        (entry(&[("command", JsonTree::text("goblins"))]), false),
-        (entry(&[("url", JsonTree::text("http://localhost:3000/mcp"))]), true),
-        (entry(&[("url", JsonTree::text("http://[::1]:3000/mcp"))]), true),
-        (entry(&[("url", JsonTree::text("http://localhost:3001/mcp"))]), false),
-        (entry(&[("url", JsonTree::text("http://example.com:3000/mcp"))]), false),
-        (command(&["mcp-remote", "http://127.0.0.1:3000/mcp"]), true),
-    ] {
-        assert_eq!(is_own_gateway(&entry, 3000), expected, "{entry:?}");
-    }
 }
 
 #[test]

@@ -121,6 +121,7 @@ fn the_limits_of_the_schema_match_the_reader() {
         check(object, key, "/anyOf/0/maximum", json!(field::MAX_COUNT));
     }
     let name = format!("^[A-Za-z0-9_-]{{1,{}}}$", ProfileName::MAX_LENGTH);
+    check(ObjectKeys::Exposure, "clients", "/anyOf/0/maxProperties", json!(views::MAX_CLIENT_RULES));
     check(ObjectKeys::Root, "profiles", "/anyOf/0/propertyNames/pattern", json!(name));
     check(ObjectKeys::Root, "profiles", "/anyOf/0/maxProperties", json!(views::MAX_PROFILES));
     check(ObjectKeys::Root, "mcpServers", "/anyOf/0/propertyNames/maxLength", json!(ServerId::MAX_LENGTH));

@@ -10,7 +10,8 @@ use crate::{LoadedConfig, load, parse};
 const SECRETS: &str = r#"{
   "gateway": { "token": "abc-abc-abc-abcd" },
   "mcpServers": { "a": { "url": "http://x", "headers": { "Authorization": "Bearer abc", "X-Other": "abc" } },
-                  "b": { "url": "http://x", "headers": { "Authorization": "Bearer ${TOKEN}" } } }
+                  "b": { "url": "http://x", "headers": { "Authorization": "Bearer ${TOKEN}" } },
+                  "c": { "command": "x", "env": { "API_TOKEN": "abc", "OTHER_TOKEN": "${TOKEN}", "LANG": "C" } } }
 }"#;
 
 fn parse_with_mode(text: &str, mode: u32) -> Result<LoadedConfig, String> {
@@ -29,6 +30,7 @@ fn a_literal_secret_in_a_world_readable_file_gives_a_warning() {
         [
             format!("goblin.json:2:25: gateway.token: {cure}"),
             format!("goblin.json:3:75: mcpServers.a.headers.Authorization: {cure}"),
+            format!("goblin.json:5:64: mcpServers.c.env.API_TOKEN: {cure}"),
         ]
     );
     assert!(parse_with_mode(SECRETS, 0o100_640).unwrap().warnings.is_empty());

@@ -1,13 +1,12 @@
 //! Tests the files that are rejected, and the messages.
 
 use super::{environment, origin};
+use crate::edit::problems_of;
 use crate::parse;
 
 pub(super) fn check(text: &str, expected: &[&str]) {
-    match parse(text, &origin(), &environment) {
-        Ok(_) => panic!("accepted: {text}"),
-        Err(problems) => assert_eq!(problems.to_string().lines().collect::<Vec<_>>(), expected, "in {text}"),
-    }
+    let problems = problems_of(text, &origin(), &environment);
+    assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "in {text}");
 }
 
 /// Checks the problem of one section. `members` start at the first column of line 3.
@@ -34,7 +33,7 @@ fn all_problems_are_reported_at_once_and_in_order() {
             "goblin.json:3:3: gatway: unknown key, did you mean \"gateway\"?",
             "goblin.json:4:37: policies.pageSize: must be a whole number from 1 to 10000000",
             "goblin.json:6:28: mcpServers.a.timeuot: unknown key, did you mean \"timeout\"?",
-            "goblin.json:6:56: mcpServers.a.env.K: variable NO is not set, set it or write ${NO:-default}",
+            "goblin.json:6:56: mcpServers.a.env.K: variable NO is not set, set it or write ${file:/path/to/secret}",
             "goblin.json:7:27: mcpServers.\"my server\".url: must be a complete http or https URL, \
              write it like \"https://host/mcp\"",
             "goblin.json:7:34: mcpServers.\"my server\": duplicate key, remove one of the two",
@@ -52,6 +51,10 @@ fn a_byte_order_mark_does_not_count_in_positions() {
 fn problems_of_the_whole_file_are_reported() {
     check("{}", &["goblin.json:1:1: there is no \"mcpServers\", add \"mcpServers\": {}"]);
     check(
+        r#"{ "a": { "command": "x" }, "b": { "url": "https://h/mcp" } }"#,
+        &["goblin.json:1:1: the servers are not in \"mcpServers\", put them there: { \"mcpServers\": { ... } }"],
+    );
+    check(
         r#"{ "servers": {}, "mcpServers": {} }"#,
         &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
     );
@@ -68,7 +71,7 @@ fn problems_of_the_admin_section_are_reported() {
         (r#""enabled": "yes""#, "12: admin.enabled: must be true or false, not a string".to_owned()),
         (r#""listen": "localhost""#, format!("11: admin.listen: {address}")),
         (r#""listen": "::1:80""#, format!("11: admin.listen: {address}")),
-        (r#""tokenFile": "~/token""#, "14: admin.tokenFile: \"~\" is not expanded, write ${HOME}".to_owned()),
+        (r#""tokenFile": "~/token""#, "14: admin.tokenFile: \"~\" is not expanded, write \"${HOME}/token\"".to_owned()),
         (r#""lisen": 1"#, "1: admin.lisen: unknown key, did you mean \"listen\"?".to_owned()),
     ] {
         let expected = format!("goblin.json:2:{expected}");
@@ -94,7 +97,7 @@ fn problems_of_the_gateway_section_are_reported() {
         ),
         (
             r#""host": "::", "token": "${NO}""#,
-            "24: gateway.token: variable NO is not set, set it or write ${NO:-default}",
+            "24: gateway.token: variable NO is not set, set it or write ${file:/path/to/secret}",
         ),
         (
             r#""token": "fifteen-letters""#,
@@ -117,7 +120,7 @@ fn problems_of_the_gateway_section_are_reported() {
             "8: gateway.tcp: without TCP the gateway needs gateway.socket, set gateway.socket or remove tcp",
         ),
         (r#""tcp": false, "socket": """#, "25: gateway.socket: must not be empty"),
-        (r#""socket": "~/x""#, "11: gateway.socket: \"~\" is not expanded, write ${HOME}"),
+        (r#""socket": "~/x""#, "11: gateway.socket: \"~\" is not expanded, write \"${HOME}/x\""),
         (r#""sessionIdleTimeout": "0""#, "23: gateway.sessionIdleTimeout: must be more than 0"),
         (r#""grace": 10"#, "10: gateway.grace: must be a duration, write it like \"60s\", \"5m\", \"1h\" or \"200ms\""),
         (r#""grace": "10""#, "10: gateway.grace: a duration needs a unit, write \"10s\" or \"10ms\""),
@@ -231,7 +234,7 @@ fn problems_of_the_transport_are_reported() {
         (
             r#""root": "~/x", "hidden": 1, "maxFiles": 0"#,
             &[
-                ("3:9", "a.root: \"~\" is not expanded, write ${HOME}"),
+                ("3:9", "a.root: \"~\" is not expanded, write \"${HOME}/x\""),
                 ("3:26", "a.hidden: must be true or false, not a number"),
                 ("3:41", "a.maxFiles: must be a whole number from 1 to 10000000"),
             ],
@@ -260,7 +263,7 @@ fn problems_of_commands_and_urls_are_reported() {
                 ("3:26", "a.args[0]: must not contain a NUL character"),
                 ("3:46", "a.env.\"A=B\": is not the name of a variable"),
                 ("3:62", "a.env.C: must be a string, not a number"),
-                ("3:74", "a.cwd: \"~\" is not expanded, write ${HOME}"),
+                ("3:74", "a.cwd: \"~\" is not expanded, write \"${HOME}/x\""),
             ],
         ),
         (
@@ -408,7 +411,7 @@ fn problems_of_roots_are_reported() {
     for (root, column, expected) in [
         (r#""https://x/y""#, 27, &format!("a.roots[0]: {not_a_root}")[..]),
         (r#""file:///a b""#, 27, &format!("a.roots[0]: {not_a_root}")),
-        (r#""~/x""#, 27, "a.roots[0]: \"~\" is not expanded, write ${HOME}"),
+        (r#""~/x""#, 27, "a.roots[0]: \"~\" is not expanded, write \"${HOME}/x\""),
         (r#""""#, 27, "a.roots[0]: must not be empty"),
         (r#""${NO}""#, 27, "a.roots[0]: variable NO is not set, set it or write ${NO:-default}"),
         ("1", 27, "a.roots[0]: must be a string, not a number"),
@@ -489,5 +492,77 @@ fn d19_problems_of_inherit_are_reported() {
         &[
             "goblin.json:1:90: mcpServers.a.inherit[0]: contains a token of the gateway, which no server may see, remove it",
         ],
+    );
+}
+
+#[test]
+fn d16_an_unset_variable_concerns_one_server() {
+    let loaded = parse(
+        "{ \"mcpServers\": {\n\"a\": { \"url\": \"https://${HOST}/mcp\", \"headers\": { \"X-Key\": \"${NO}\" } },\n\
+         \"b\": { \"command\": \"x\" },\n\"off\": { \"command\": \"${NO}\", \"enabled\": false },\n\
+         \"file\": { \"command\": \"x\", \"args\": [\"${file:/no/such}\"] },\n\
+         \"line\": { \"command\": \"npx -y x\" } } }",
+        &origin(),
+        &environment,
+    );
+    let config = loaded.expect("the other servers can run").config;
+    let ids: Vec<_> = config.servers.keys().map(|id| id.as_str()).collect();
+    assert_eq!(ids, ["a", "b", "off", "file", "line"], "the order of the file");
+    let reason = |id: &str| config.servers[id].misconfiguration().map(|found| found.reason());
+    assert_eq!(
+        reason("a").as_deref(),
+        Some(
+            "goblin.json:2:15: mcpServers.a.url: variable HOST is not set, set it or write ${HOST:-default}; \
+             goblin.json:2:60: mcpServers.a.headers.X-Key: variable NO is not set, set it or write ${file:/path/to/secret}"
+        )
+    );
+    assert_eq!(config.servers["a"].transport.kind_name(), "http");
+    assert_eq!(reason("b"), None);
+    let file = reason("file").unwrap_or_default();
+    assert!(file.starts_with("goblin.json:5:36: mcpServers.file.args[0]: cannot read \"/no/such\": "), "{file}");
+    let summary = config.servers["file"].misconfiguration().map(|found| found.summary());
+    assert_eq!(summary.as_deref(), Some("a file that its entry names cannot be read"), "agents get no path");
+    assert_eq!(
+        reason("line").as_deref(),
+        Some(
+            "goblin.json:6:22: mcpServers.line.command: is a whole command line, not a program, \
+             write \"command\": \"npx\", \"args\": [\"-y\", \"x\"]"
+        )
+    );
+    let runnable: Vec<_> = config.servers.iter().filter(|(_, server)| server.is_runnable()).collect();
+    assert_eq!(runnable.len(), 1, "{runnable:?}");
+}
+
+#[test]
+fn d16_an_unset_variable_outside_of_the_servers_rejects_the_file() {
+    let text = r#"{ "mcpServers": { "a": { "command": "${NO}" } }, "telemetry": { "otlp": "${NO}" } }"#;
+    let problems = parse(text, &origin(), &environment).expect_err("telemetry.otlp has no value").to_string();
+    assert!(problems.contains("mcpServers.a.command") && problems.contains("telemetry.otlp"), "{problems}");
+}
+
+#[test]
+fn d16_no_cure_suggests_a_default_for_a_secret() {
+    for member in [
+        r#""command": "x", "env": { "A": "${NO}" }"#,
+        r#""command": "x", "args": ["${NO}"]"#,
+        r#""url": "https://x", "headers": { "A": "${NO}" }"#,
+        r#""url": "https://x/${API_TOKEN}""#,
+        r#""url": "https://x/?key=${NO}""#,
+    ] {
+        let text = format!("{{ \"mcpServers\": {{ \"a\": {{ {member} }} }} }}");
+        let [problem] = &problems_of(&text, &origin(), &environment)[..] else { panic!("{text}") };
+        assert_eq!(problem.cure.as_deref(), Some("set it or write ${file:/path/to/secret}"), "{text}");
+    }
+}
+
+#[test]
+fn a_tilde_in_an_argument_is_a_warning() {
+    let text = r#"{ "mcpServers": { "a": { "command": "x", "args": ["~/notes", "a~b"] } } }"#;
+    let warnings = parse(text, &origin(), &environment).expect("a valid file").warnings;
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert_eq!(
+        warning.to_string(),
+        "goblin.json:1:51: mcpServers.a.args[0]: \"~\" is passed to the server as written, \
+         write \"${HOME}/notes\" unless the server expands it"
     );
 }

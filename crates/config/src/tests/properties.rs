@@ -11,12 +11,14 @@ use proptest::prelude::*;
 
 use super::{FULL, accept, environment, origin};
 use crate::admin::AdminSettings;
-use crate::diff::{Depth, diff};
-use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
+use crate::diff::{Depth, depth, diff};
+use crate::exposure::{Exposure, ExposureMode, MetaListing, MetaTools, Profile, ProfileName, ProfileTools};
 use crate::glob::Glob;
 use crate::inherit::Inherit;
 use crate::lists::{Refresh, Unlisted};
+use crate::misconfigured::Misconfiguration;
 use crate::secret::Secret;
+use crate::target::Target;
 use crate::{
     Config, Declare, Filter, Gateway, HttpKind, Log, LogLevel, Namespacing, Policies, Protocol, ResourceRules, Root,
     Rules, Server, ServerId, Sharing, Telemetry, Timeout, ToolRules, Transport, parse,
@@ -33,8 +35,15 @@ fn transports() -> impl Strategy<Value = Transport> {
             inherit: Inherit::default(),
             cwd: PathBuf::from("/"),
         }),
-        ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2))
-            .prop_map(|(url, headers)| { Transport::Http { kind: HttpKind::Unspecified, url, headers, ca: None } }),
+        ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2)).prop_map(|(url, headers)| {
+            let url = url.as_str().into();
+            Transport::Http { kind: HttpKind::Unspecified, url, headers, ca: None }
+        }),
+        Just(Transport::Misconfigured(Misconfiguration {
+            kind: "stdio",
+            target: Target::Command(String::new()),
+            problems: Vec::new(),
+        })),
     ]
 }
 
@@ -97,7 +106,8 @@ fn configs() -> impl Strategy<Value = Config> {
     let views = (exposures(), any::<bool>(), profiles());
     (vec((id, servers()), 0..6), settings, views).prop_map(|(servers, settings, views)| {
         let (port, page_size, debug) = settings;
-        let (exposure, enabled, profiles) = views;
+        let (exposure, is_listed, profiles) = views;
+        let enabled = if is_listed { MetaListing::Always } else { MetaListing::Never };
         Config {
             gateway: Gateway { port, ..Gateway::default() },
             policies: Policies { page_size, ..Policies::default() },
@@ -106,6 +116,7 @@ fn configs() -> impl Strategy<Value = Config> {
             telemetry: Telemetry { otlp: debug.then(|| "http://127.0.0.1:4318".to_owned()) },
             exposure,
             meta_tools: MetaTools { enabled, ..MetaTools::default() },
+            namespacing: Namespacing { shorten: debug, ..Namespacing::default() },
             profiles,
             servers: servers.into_iter().collect(),
         }
@@ -117,34 +128,39 @@ proptest! {
     fn a_plan_turns_the_old_configuration_into_the_new_one(old in configs(), new in configs()) {
         let plan = diff(&old, &new);
         let running = |config: &Config| -> BTreeMap<ServerId, Arc<Server>> {
-            let servers = config.servers.iter().filter(|(_, server)| server.enabled);
+            let servers = config.servers.iter().filter(|(_, server)| server.is_runnable());
             servers.map(|(id, server)| (id.clone(), Arc::clone(server))).collect()
         };
         let mut reached = running(&old);
         plan.stop.iter().for_each(|id| drop(reached.remove(id)));
         reached.extend(plan.start);
         reached.extend(plan.change.into_iter().map(|change| (change.id, change.server)));
-        prop_assert_eq!(reached, running(&new));
+        // A running server with a misconfigured new entry keeps its old one.
+        let kept = plan.keep.iter().map(|id| (id.clone(), Arc::clone(&old.servers[id])));
+        prop_assert_eq!(reached, running(&new).into_iter().chain(kept).collect::<BTreeMap<_, _>>());
+        for id in &plan.keep {
+            prop_assert!(new.servers[id].enabled && new.servers[id].misconfiguration().is_some());
+        }
     }
 
     #[test]
     fn a_plan_starts_stopped_servers_and_stops_running_ones(old in configs(), new in configs()) {
         let plan = diff(&old, &new);
-        let runs = |config: &Config, id: &ServerId| config.servers.get(id).is_some_and(|server| server.enabled);
+        let runs = |config: &Config, id: &ServerId| config.servers.get(id).is_some_and(|server| server.is_runnable());
         for (id, _) in &plan.start {
             prop_assert!(!runs(&old, id) && runs(&new, id));
         }
         for id in &plan.stop {
-            prop_assert!(runs(&old, id) && !runs(&new, id));
+            prop_assert!(runs(&old, id) && !new.servers.get(id).is_some_and(|server| server.enabled));
         }
         for change in &plan.change {
             prop_assert!(runs(&old, &change.id) && runs(&new, &change.id));
             let link = |server: &Server| {
-                let Server { transport, protocol, session, declare, roots, .. } = server.clone();
-                (transport, protocol, session, declare, roots)
+                let Server { transport, protocol, session, declare, roots, poll, .. } = server.clone();
+                (transport, protocol, session, declare, roots, poll.is_some())
             };
             let same_link = link(&old.servers[&change.id]) == link(&change.server);
-            prop_assert_eq!(same_link, change.depth == Depth::Surface);
+            prop_assert_eq!(same_link, depth(&old.servers[&change.id], &change.server) == Depth::Surface);
         }
     }
 
@@ -196,8 +212,11 @@ fn a_change_of_connection_settings_replaces_the_connection() {
         ("", r#", "roots": ["/x"]"#, Depth::Connection),
         (r#", "session": "per-client""#, r#", "session": "per-client", "maxClients": 5"#, Depth::Surface),
         ("", r#", "timeout": "5s""#, Depth::Surface),
+        ("", r#", "poll": "5s""#, Depth::Connection),
+        (r#", "poll": "4s""#, r#", "poll": "5s""#, Depth::Surface),
     ] {
-        let plan = diff(&file(old), &file(new));
-        assert_eq!(plan.change.iter().map(|change| change.depth).collect::<Vec<_>>(), [expected], "{new}");
+        let (old, changed) = (file(old), file(new));
+        assert_eq!(diff(&old, &changed).change.len(), 1, "{new}");
+        assert_eq!(depth(&old.servers["a"], &changed.servers["a"]), expected, "{new}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::problems::check;
 use super::{FULL, accept, environment, origin};
-use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile};
+use crate::exposure::{Exposure, ExposureMode, MetaListing, MetaTools, Profile};
 use crate::{Config, parse};
 
 /// Returns a file with these members and two servers.
@@ -30,7 +30,7 @@ fn check_rejected(members: &str, expected: &[&str]) {
 #[test]
 fn exposure_meta_tools_and_profiles_are_read_completely() {
     let config = accept(FULL);
-    assert_eq!(config.meta_tools, MetaTools { enabled: true, prefix: "goblin_".to_owned() });
+    assert_eq!(config.meta_tools, MetaTools { enabled: MetaListing::Always, prefix: "goblin_".to_owned() });
     let texts = |exposure: &Exposure| exposure.pinned.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(texts(&config.exposure), ["local_*"]);
     assert_eq!(
@@ -65,7 +65,7 @@ fn absent_members_get_their_defaults() {
         (&empty.exposure, &empty.meta_tools, &empty.profiles)
     );
     assert_eq!((empty.exposure.mode, empty.exposure.auto_above, empty.exposure.reveal), (ExposureMode::All, 60, false));
-    assert_eq!(empty.meta_tools, MetaTools { enabled: true, prefix: String::new() });
+    assert_eq!(empty.meta_tools, MetaTools { enabled: MetaListing::Auto, prefix: String::new() });
     assert_eq!(profile("{}"), Profile::default());
     assert_eq!(profile(r#"{ "servers": null, "tools": {}, "prompts": {}, "exposure": {} }"#), Profile::default());
 }
@@ -82,7 +82,9 @@ fn short_forms_equal_the_long_forms() {
     let meta_tools = |value: &str| accept(&file(&format!("\"metaTools\": {value}"))).meta_tools;
     assert_eq!(meta_tools("true"), meta_tools(r#"{ "enabled": true }"#));
     assert_eq!(meta_tools("false"), meta_tools(r#"{ "enabled": false, "prefix": "" }"#));
-    assert!(!meta_tools("false").enabled);
+    assert_eq!(meta_tools("\"auto\""), meta_tools(r#"{ "enabled": "auto" }"#));
+    let read = ["false", "true", "\"auto\"", "null"].map(|value| meta_tools(value).enabled);
+    assert_eq!(read, [MetaListing::Never, MetaListing::Always, MetaListing::Auto, MetaListing::Auto]);
     for kind in ["tools", "prompts", "resources"] {
         let of = |value: &str| profile(&format!("{{ \"{kind}\": {value} }}"));
         assert_eq!(of(r#"["a*", "b"]"#), of(r#"{ "allow": ["a*", "b"], "deny": [] }"#), "{kind}");
@@ -105,6 +107,56 @@ fn the_exposure_of_a_profile_overrides_that_of_the_gateway() {
 }
 
 #[test]
+fn use12_rules_for_clients_override_members_and_exact_names_come_first() {
+    let config = accept(FULL);
+    let of = |exposure: &Exposure| {
+        let rule = |rule| {
+            let Exposure { mode, pinned, auto_above, reveal, .. } = exposure.for_clients(rule);
+            (rule.client.to_string(), mode, pinned.len(), auto_above, reveal)
+        };
+        exposure.clients.iter().map(rule).collect::<Vec<_>>()
+    };
+    let expected = [
+        ("claude-code".to_owned(), ExposureMode::All, 1, 0, true),
+        ("cur*".to_owned(), ExposureMode::Search, 0, 1, false),
+    ];
+    assert_eq!(of(&config.exposure), expected);
+    // A profile inherits the rules. Its own members apply where a rule has none.
+    let gateway = r#""exposure": { "clients": { "x": { "reveal": true } } }"#;
+    let config = accept(&file(&format!(
+        r#"{gateway}, "profiles": {{ "p": {{ "exposure": "search" }}, "q": {{ "exposure": {{ "clients": {{}} }} }} }}"#
+    )));
+    assert_eq!(of(&config.exposure), [("x".to_owned(), ExposureMode::All, 0, 60, true)]);
+    assert_eq!(of(&config.profiles["p"].exposure), [("x".to_owned(), ExposureMode::Search, 0, 60, true)]);
+    assert!(config.profiles["q"].exposure.clients.is_empty());
+    for (members, expected) in [
+        (r#""exposure": { "clients": { "": "all" } }"#, "28: exposure.clients.\"\": a pattern must not be empty"),
+        (
+            r#""exposure": { "clients": { "A": "all", "a": "auto" } }"#,
+            "40: exposure.clients.a: two keys name the same clients, keep one; case does not matter",
+        ),
+        (
+            r#""exposure": { "clients": { "a": 1 } }"#,
+            "33: exposure.clients.a: must be a mode or an object, not a number",
+        ),
+        (r#""exposure": { "clients": { "a": { "clients": {} } } }"#, "35: exposure.clients.a.clients: unknown key"),
+        (
+            r#""metaTools": false, "exposure": { "clients": { "a": "search" } }"#,
+            "53: exposure.clients.a: clients find unlisted tools with the meta tools, and metaTools is not enabled, \
+             use \"all\" or enable metaTools",
+        ),
+    ] {
+        check_rejected(members, &[expected]);
+    }
+    let many = |count: usize| {
+        let rules: Vec<_> = (0..count).map(|number| format!("\"c{number}\": \"all\"")).collect();
+        format!("\"exposure\": {{ \"clients\": {{ {} }} }}", rules.join(", "))
+    };
+    check_rejected(&many(51), &["26: exposure.clients: has 51 clients, at most 50 are allowed"]);
+    assert_eq!(accept(&file(&many(50))).exposure.clients.len(), 50);
+}
+
+#[test]
 fn invalid_exposure_and_meta_tools_are_rejected() {
     for (members, expected) in [
         (r#""exposure": "serch""#, "13: exposure: unknown value \"serch\", did you mean \"search\"?"),
@@ -114,7 +166,9 @@ fn invalid_exposure_and_meta_tools_are_rejected() {
         (r#""exposure": { "pined": [] }"#, "15: exposure.pined: unknown key, did you mean \"pinned\"?"),
         (r#""exposure": { "pinned": [""] }"#, "26: exposure.pinned[0]: a pattern must not be empty"),
         (r#""exposure": { "autoAbove": -1 }"#, "28: exposure.autoAbove: must be a whole number from 0 to 10000000"),
-        (r#""metaTools": "no""#, "14: metaTools: must be true, false or an object, not a string"),
+        (r#""metaTools": "no""#, "14: metaTools: must be true, false or \"auto\", not a string"),
+        (r#""metaTools": 7"#, "14: metaTools: must be true, false, \"auto\" or an object, not a number"),
+        (r#""metaTools": { "enabled": 1 }"#, "27: metaTools.enabled: must be true, false or \"auto\", not a number"),
         (
             r#""metaTools": { "prefix": "a.b" }"#,
             "26: metaTools.prefix: may contain only letters, digits, \"_\" and \"-\"",
@@ -153,7 +207,7 @@ fn search_exposure_requires_the_meta_tools() {
         check_rejected(members, &expected.iter().map(String::as_str).collect::<Vec<_>>());
     }
     let members = r#""metaTools": false, "exposure": { "pinned": ["a"] }, "profiles": { "p": { "exposure": "all" } }"#;
-    assert!(!accept(&file(members)).meta_tools.enabled);
+    assert_eq!(accept(&file(members)).meta_tools.enabled, MetaListing::Never);
 }
 
 #[test]

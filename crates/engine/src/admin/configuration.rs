@@ -1,17 +1,27 @@
 //! The state of the current configuration. The application publishes it, and the admin API reads it.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use goblin_admin::api::ConfigurationStatus;
-use goblin_config::{Config, ServerId};
+use goblin_config::target::Target;
+use goblin_config::{Config, Server, ServerId};
 
 use crate::admin::status::iso;
 
 #[derive(Clone, Debug)]
 pub struct Configuration {
     pub status: ConfigurationStatus,
-    /// The servers in the order of the file, and whether each is enabled.
-    pub servers: Vec<(ServerId, bool)>,
+    /// The servers in the order of the file.
+    pub servers: Vec<ConfiguredServer>,
+}
+
+/// A server of the file.
+#[derive(Clone, Debug)]
+pub struct ConfiguredServer {
+    pub id: ServerId,
+    pub enabled: bool,
+    pub target: Target,
 }
 
 impl Configuration {
@@ -21,7 +31,12 @@ impl Configuration {
         Configuration { status, servers: Configuration::servers_of(config) }
     }
 
-    pub fn servers_of(config: &Config) -> Vec<(ServerId, bool)> {
-        config.servers.iter().map(|(id, server)| (id.clone(), server.enabled)).collect()
+    pub fn servers_of(config: &Config) -> Vec<ConfiguredServer> {
+        let server = |(id, server): (&ServerId, &Arc<Server>)| ConfiguredServer {
+            id: id.clone(),
+            enabled: server.enabled,
+            target: Target::of(&server.transport),
+        };
+        config.servers.iter().map(server).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! The readiness of the gateway. It becomes ready once after the start and stops once at the end.
 //!
 //! The gateway is ready when every server has settled: its first listing is in the catalog, or its first attempt
-//! failed. After [`SETTLE_TIMEOUT`] the gateway becomes ready without the remaining servers, because one may never
+//! failed. After `gateway.startWait` the gateway becomes ready without the remaining servers, because one may never
 //! respond.
 
 use std::time::{Duration, Instant};
@@ -12,9 +12,6 @@ use tokio::sync::watch;
 
 use crate::catalog_store::CatalogStore;
 use crate::upstream::availability::Availability;
-
-/// The time limit for servers to settle.
-pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 goblin_wire::labels! {
     /// The state of the gateway from start to stop. `Stopping` is final.
@@ -31,9 +28,42 @@ impl Readiness {
     }
 }
 
-/// Waits until the servers have settled or the time limit expires. Then marks the gateway as ready and reports the
-/// unsettled servers.
-pub(crate) async fn settle(catalogs: &CatalogStore, readiness: &watch::Sender<Readiness>, observe: &Observe) {
+/// The state of the gateway as operators see it, with counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverallState {
+    /// The word: `starting`, `ready`, `degraded` or `stopping`.
+    pub state: &'static str,
+    /// The word with its counts, such as `starting 3/16` or `degraded: 2 failed`.
+    pub summary: String,
+}
+
+impl OverallState {
+    /// Computes the state from the readiness and the number of servers in each state. A ready gateway is degraded while
+    /// servers have failed: it serves the others.
+    pub fn new(readiness: Readiness, servers: ServerCounts) -> OverallState {
+        let ServerCounts { total, ready, starting, failed } = servers;
+        let (state, summary) = match (readiness, failed, starting) {
+            (Readiness::Stopping, ..) => ("stopping", "stopping".to_owned()),
+            (Readiness::Starting, ..) => ("starting", format!("starting {}/{total}", ready + failed)),
+            (Readiness::Ready, 0, 0) => ("ready", "ready".to_owned()),
+            (Readiness::Ready, 0, starting) => ("ready", format!("ready, {starting} starting")),
+            (Readiness::Ready, failed, 0) => ("degraded", format!("degraded: {failed} failed")),
+            (Readiness::Ready, failed, starting) => {
+                ("degraded", format!("degraded: {failed} failed, {starting} starting"))
+            }
+        };
+        OverallState { state, summary }
+    }
+}
+
+/// Waits until the servers have settled, at most `limit`. Then marks the gateway as ready and reports the unsettled
+/// servers.
+pub(crate) async fn settle(
+    catalogs: &CatalogStore,
+    readiness: &watch::Sender<Readiness>,
+    observe: &Observe,
+    limit: Duration,
+) {
     let begin = Instant::now();
     let backends = catalogs.backends();
     let settled = async {
@@ -43,7 +73,7 @@ pub(crate) async fn settle(catalogs: &CatalogStore, readiness: &watch::Sender<Re
         catalogs.caught_up().await;
     };
     // A timeout is not an error. The event reports the unsettled servers.
-    let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
+    let _ = tokio::time::timeout(limit, settled).await;
     let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.as_str());
     let (took, waiting) = (begin.elapsed(), waiting.collect::<Vec<_>>().join(", "));
     if become_ready(readiness) {
@@ -63,14 +93,14 @@ fn become_ready(readiness: &watch::Sender<Readiness>) -> bool {
 }
 
 /// Counts the servers in each state.
-pub(super) fn count(servers: impl Iterator<Item = Availability>) -> ServerCounts {
+pub fn count(servers: impl Iterator<Item = Availability>) -> ServerCounts {
     let mut counts = ServerCounts::default();
     for server in servers {
         counts.total += 1;
         *match server {
             Availability::Ready => &mut counts.ready,
             Availability::Starting => &mut counts.starting,
-            Availability::Failed => &mut counts.failed,
+            Availability::Failed | Availability::Misconfigured => &mut counts.failed,
         } += 1;
     }
     counts
@@ -82,8 +112,27 @@ mod tests {
 
     #[test]
     fn servers_are_counted_by_availability() {
-        let states = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
-        assert_eq!(count(states.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
+        use Availability::{Failed, Misconfigured, Ready, Starting};
+        let states = [Ready, Failed, Ready, Starting, Misconfigured];
+        assert_eq!(count(states.into_iter()), ServerCounts { total: 5, ready: 2, starting: 1, failed: 2 });
+    }
+
+    #[test]
+    fn use3_the_overall_state_has_counts() {
+        let servers =
+            |ready, starting, failed| ServerCounts { total: ready + starting + failed, ready, starting, failed };
+        for (readiness, servers, state, summary) in [
+            (Readiness::Starting, servers(0, 0, 0), "starting", "starting 0/0"),
+            (Readiness::Starting, servers(2, 13, 1), "starting", "starting 3/16"),
+            (Readiness::Ready, servers(0, 0, 0), "ready", "ready"),
+            (Readiness::Ready, servers(16, 0, 0), "ready", "ready"),
+            (Readiness::Ready, servers(15, 1, 0), "ready", "ready, 1 starting"),
+            (Readiness::Ready, servers(14, 0, 2), "degraded", "degraded: 2 failed"),
+            (Readiness::Ready, servers(12, 1, 3), "degraded", "degraded: 3 failed, 1 starting"),
+            (Readiness::Stopping, servers(1, 1, 1), "stopping", "stopping"),
+        ] {
+            assert_eq!(OverallState::new(readiness, servers), OverallState { state, summary: summary.to_owned() });
+        }
     }
 
     #[test]

@@ -59,10 +59,10 @@ fn sub15_a_subscription_query_has_at_most_one_uri() {
         let RouteMatch::Route(route, _) = goblin_admin::routes::find(&http::Method::GET, "/api/subscriptions") else {
             panic!("none")
         };
-        match (read_query(route, query), expected) {
-            (Ok(uri), Ok(expected)) => assert_eq!(uri.as_deref(), expected, "{query}"),
+        match (Query::read(route, query), expected) {
+            (Ok(read), Ok(expected)) => assert_eq!(read.get("uri"), expected, "{query}"),
             (Err(denied), Err(expected)) => assert!(denied.message.contains(expected), "{query}: {}", denied.message),
-            (Ok(uri), Err(_)) => panic!("{query}: {uri:?}"),
+            (Ok(read), Err(_)) => panic!("{query}: {read:?}"),
             (Err(denied), Ok(_)) => panic!("{query}: {}", denied.message),
         }
     }
@@ -97,7 +97,7 @@ async fn admin_commands_are_forwarded_and_their_outcome_is_returned() {
         AdminCommand::Server { .. } => panic!("another command"),
     })
     .await;
-    assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
+    assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2, "settings": []})));
     let rejected = execute("/api/reload", &|command| match command {
         AdminCommand::Reload(done) => done
             .send(Err(AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad")))

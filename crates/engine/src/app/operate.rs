@@ -35,7 +35,7 @@ pub struct NewConfig {
     pub config: Config,
     pub warnings: Vec<String>,
     /// A callback to call after the configuration was applied.
-    pub on_applied: Box<dyn FnOnce() + Send>,
+    pub on_applied: Box<dyn FnOnce(&Reloaded) + Send>,
 }
 
 /// Executes commands and reloads, one after the other.
@@ -73,9 +73,11 @@ impl CommandExecutor {
     async fn reload(&mut self) -> Result<Reloaded, AdminError> {
         let outcome = self.read().await.and_then(|new_config| self.accept(new_config));
         match &outcome {
-            Ok(Reloaded { started, changed, stopped, unchanged }) => {
+            Ok(reloaded) => {
+                let Reloaded { started, changed, stopped, unchanged, .. } = reloaded;
                 let (started, changed, stopped) = (started.len(), changed.len(), stopped.len());
-                self.observe.emit(&Event::ConfigReloaded { started, changed, stopped, unchanged: *unchanged });
+                let (unchanged, what) = (*unchanged, &*reloaded.summary());
+                self.observe.emit(&Event::ConfigReloaded { what, started, changed, stopped, unchanged });
             }
             Err(error) => self.observe.emit(&Event::ConfigRejected { reason: &error.message }),
         }
@@ -112,8 +114,9 @@ impl CommandExecutor {
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         self.overrides.retain(|id, _| new.servers.contains_key(id) && new.servers.get(id) == old.servers.get(id));
+        self.observe.feed().set_servers(new.servers.keys().map(ServerId::as_str));
         let reloaded = self.supervisor.apply(self.effective_config());
-        on_applied();
+        on_applied(&reloaded);
         for warning in &warnings {
             self.observe.emit(&Event::ConfigWarning { warning });
         }
@@ -127,7 +130,7 @@ impl CommandExecutor {
         }
         match action {
             ServerAction::Restart if !self.supervisor.restart(id) => {
-                return Err(conflict(format!("{id} is disabled: enable it first")));
+                return Err(conflict(self.reason_not_running(id)));
             }
             ServerAction::Restart => {}
             ServerAction::Enable | ServerAction::Disable => {
@@ -138,6 +141,16 @@ impl CommandExecutor {
         }
         self.observe.emit(&Event::ServerCommand { server: id.as_str(), command: action.as_str() });
         Ok(())
+    }
+
+    /// Returns the reason why a configured server does not run.
+    fn reason_not_running(&self, id: &ServerId) -> String {
+        let config = self.effective_config();
+        let enabled = config.servers.get(id).filter(|server| server.enabled);
+        match enabled.and_then(|server| server.misconfiguration()) {
+            Some(misconfiguration) => format!("{id} is misconfigured: {}", misconfiguration.reason()),
+            None => format!("{id} is disabled: enable it first"),
+        }
     }
 
     fn unknown(&self, id: &ServerId) -> AdminError {

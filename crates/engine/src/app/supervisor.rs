@@ -1,26 +1,28 @@
 //! Runs the backends and applies changes of the configuration to them.
 //!
-//! An unchanged server keeps its connection, its calls and its subscriptions. A changed server is replaced after its
-//! successor has connected and fetched its lists, however long that takes. A replaced or removed server gets no new
-//! calls. Its open calls have the grace period to end.
+//! A server keeps its connection, its calls and its subscriptions unless a change affects the connection. Such a server
+//! is replaced after its successor has connected and fetched its lists, however long that takes. A replaced or removed
+//! server gets no new calls. Its open calls have the grace period to end. A restart ends the processes of a server before
+//! it starts the next ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use futures_util::future::join_all;
 use goblin_admin::api::Reloaded;
-use goblin_config::diff::{ServerChange, diff};
+use goblin_config::diff::{Depth, ServerChange, depth, diff, live};
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
-use goblin_telemetry::worker;
+use goblin_telemetry::{Event, worker};
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::catalog_store::CatalogStore;
-use crate::upstream::events::ExposedUris;
+use crate::upstream::availability::MisconfiguredServer;
+use crate::upstream::predecessor::{Predecessor, PredecessorEnd};
 use crate::upstream::supervisor::{self, BackendDeps, stopped};
 use crate::upstream::{Backend, BackendState};
 
@@ -41,6 +43,8 @@ pub(super) struct BackendSupervisor {
 /// The state of the running servers.
 struct SupervisorState {
     config: Config,
+    /// Whether no configuration was applied yet.
+    is_first: bool,
     running: IndexMap<ServerId, Running>,
     /// The meters of all configured servers. A disabled server keeps its counts until it is enabled again.
     meters: HashMap<ServerId, Arc<Meter>>,
@@ -65,6 +69,7 @@ impl BackendSupervisor {
     pub(super) fn new(catalogs: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
         let state = Mutex::new(SupervisorState {
             config: Config::default(),
+            is_first: true,
             running: IndexMap::new(),
             meters: HashMap::new(),
             draining: Vec::new(),
@@ -73,9 +78,16 @@ impl BackendSupervisor {
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub(super) fn apply(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
+    pub(super) fn apply(self: &Arc<BackendSupervisor>, mut config: Config) -> Reloaded {
         let mut state = self.state.lock();
         let plan = diff(&state.config, &config);
+        self.report_misconfigured(&config, &plan.keep);
+        for id in &plan.keep {
+            // The next diff starts from the entry that the server runs with.
+            if let (Some(new), Some(old)) = (config.servers.get_mut(id), state.config.servers.get(id)) {
+                *new = Arc::clone(old);
+            }
+        }
         state.draining.retain(|draining| !draining.is_finished());
         for id in &plan.stop {
             if let Some(running) = state.running.shift_remove(id) {
@@ -85,7 +97,7 @@ impl BackendSupervisor {
         }
         for (id, server) in &plan.start {
             let meter = Arc::clone(state.meters.entry(id.clone()).or_default());
-            let running = self.start(id, server, meter, Arc::default());
+            let running = self.start(id, server, Predecessor { meter, ..Predecessor::default() });
             state.running.insert(id.clone(), running);
         }
         for change in &plan.change {
@@ -97,40 +109,86 @@ impl BackendSupervisor {
         let unchanged = state.running.len() - started.len() - changed.len();
         let stopped = ids(&mut plan.stop.iter());
         state.meters.retain(|id, _| config.servers.contains_key(id));
+        // The settings of the first configuration are in force from the start.
+        let settings = if state.is_first { Vec::new() } else { live(&state.config, &config) };
         state.config = config;
-        self.publish_backends(&mut state);
-        Reloaded { started, changed, stopped, unchanged }
+        state.is_first = false;
+        if settings.is_empty() {
+            self.publish_backends(&mut state);
+        } else {
+            self.apply_policies(&state);
+            let backends = state.backends_in_order();
+            self.catalogs.set_views(&state.config, backends);
+        }
+        let settings = settings.into_iter().map(str::to_owned).collect();
+        Reloaded { started, changed, stopped, unchanged, settings }
     }
 
-    /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
+    /// Applies the policies of a new configuration.
+    fn apply_policies(&self, state: &SupervisorState) {
+        let policies = &state.config.policies;
+        self.deps.policies.store(Arc::new(policies.clone()));
+        let successors = state.running.values().filter_map(|running| running.successor.as_ref());
+        let successors = successors.map(|successor| &successor.running);
+        for running in state.running.values().chain(successors) {
+            running.backend.set_limits(policies);
+        }
+    }
+
+    /// Publishes the misconfigured servers and reports those with new problems. The servers in `kept` run with their
+    /// previous entry.
+    fn report_misconfigured(&self, config: &Config, kept: &[ServerId]) {
+        let enabled = config.servers.iter().filter(|(_, server)| server.enabled);
+        let misconfigured: Vec<_> = enabled
+            .filter_map(|(id, server)| {
+                let misconfiguration = server.misconfiguration()?.clone();
+                Some(MisconfiguredServer { id: id.clone(), misconfiguration, is_running: kept.contains(id) })
+            })
+            .collect();
+        let known = self.catalogs.misconfigured();
+        for server in misconfigured.iter().filter(|server| !known.contains(server)) {
+            let (id, reason) = (server.id.as_str(), server.misconfiguration.reason());
+            let is_running = server.is_running;
+            self.deps.observe.emit(&Event::ServerMisconfigured { server: id, reason: &reason, is_running });
+        }
+        self.catalogs.set_misconfigured(misconfigured);
+    }
+
+    /// Ends a server with its open calls and starts it again after its processes have ended. The successor keeps the
+    /// lists until it has fetched its own. Returns `false` if the server is not running.
     pub(super) fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
         let mut state = self.state.lock();
         let Some(server) = state.config.servers.get(id).cloned() else { return false };
         let Some(old) = state.running.shift_remove(id) else { return false };
-        let new = self.replace(&old.backend, &server);
+        let (running, end) = PredecessorEnd::new();
+        let listing = Some(old.backend.listing()).filter(|listing| listing.hello.is_some());
+        let predecessor = Predecessor { listing, end, ..Predecessor::of(&old.backend) };
+        let new = self.start(id, &server, predecessor);
         new.backend.meter.count_restart();
         new.backend.take_over(old.backend.hand_over());
         state.running.insert(id.clone(), new);
-        state.draining.extend(old.end());
+        state.draining.push(self.end_before(old, running));
         self.publish_backends(&mut state);
         true
     }
 
-    fn start(
-        &self,
-        id: &ServerId,
-        server: &Arc<Server>,
-        meter: Arc<Meter>,
-        uris: Arc<ArcSwapOption<ExposedUris>>,
-    ) -> Running {
-        let (stop, server, deps) = (watch::Sender::new(false), Arc::clone(server), self.deps.clone());
-        let (backend, task) = supervisor::start(id.clone(), server, meter, uris, deps, stop.subscribe());
-        Running { backend, stop, task, successor: None }
+    /// Ends a server. Drops `running` when its tasks have ended, or after the grace period.
+    fn end_before(&self, old: Running, running: watch::Sender<()>) -> JoinHandle<()> {
+        let (grace, tasks) = (self.grace, join_all(old.end()));
+        worker::spawn(async move {
+            tokio::pin!(tasks);
+            let is_late = tokio::time::timeout(grace, &mut tasks).await.is_err();
+            drop(running);
+            if is_late {
+                tasks.await;
+            }
+        })
     }
 
-    /// Starts the replacement of a backend, which continues its counters and shares its published names.
-    fn replace(&self, old: &Backend, server: &Arc<Server>) -> Running {
-        self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.events.uris))
+    fn start(&self, id: &ServerId, server: &Arc<Server>, predecessor: Predecessor) -> Running {
+        let (stop, server, deps) = (watch::Sender::new(false), Arc::clone(server), self.deps.clone());
+        let (backend, task) = supervisor::start(id.clone(), server, predecessor, deps, stop.subscribe());
+        Running { backend, stop, task, successor: None }
     }
 
     fn change(self: &Arc<BackendSupervisor>, state: &mut SupervisorState, change: &ServerChange) {
@@ -138,10 +196,17 @@ impl BackendSupervisor {
         // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
         state.draining.extend(superseded.map(|superseded| superseded.stop()).into_iter().flatten());
-        if running.backend.config == change.server {
-            return;
+        running.backend.successor.store(None);
+        match depth(&running.backend.config, &change.server) {
+            Depth::Surface => {
+                running.backend = Arc::new(running.backend.with_surface(Arc::clone(&change.server)));
+                // The change may be meant as the cure of a failure.
+                running.backend.shared.request();
+                return;
+            }
+            Depth::Connection => {}
         }
-        let new = self.replace(&running.backend, &change.server);
+        let new = self.start(&change.id, &change.server, Predecessor::of(&running.backend));
         if running.backend.state() == BackendState::Ready {
             running.backend.successor.store(Some(Arc::clone(&new.backend)));
             let waiting = worker::spawn(promote_when_ready(
@@ -175,12 +240,9 @@ impl BackendSupervisor {
         self.publish_backends(&mut state);
     }
 
-    /// Publishes the running backends to the catalog store, in the order of the configuration.
+    /// Publishes the running backends to the catalog store.
     fn publish_backends(&self, state: &mut SupervisorState) {
-        let SupervisorState { config, running, .. } = state;
-        let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
-        running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
-        self.catalogs.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
+        self.catalogs.set_backends(state.backends_in_order());
     }
 
     /// Ends a server after its open calls. Its subscriptions stay until the catalog leads to the replacement. Handing
@@ -228,6 +290,16 @@ impl BackendSupervisor {
             // The runtime has already reported a panic. The guard of the process group ends the processes.
             let _ = task.await;
         }
+    }
+}
+
+impl SupervisorState {
+    /// Sorts the running backends in the order of the configuration, and returns them.
+    fn backends_in_order(&mut self) -> Vec<Arc<Backend>> {
+        let SupervisorState { config, running, .. } = self;
+        let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
+        running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
+        running.values().map(|running| Arc::clone(&running.backend)).collect()
     }
 }
 

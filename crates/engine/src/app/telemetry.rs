@@ -106,7 +106,7 @@ impl Exporter {
             Ok(Ok(response)) if response.status().is_success() => Ok(()),
             Ok(Ok(response)) => bail!("the collector answered {}", response.status()),
             Ok(Err(error)) => bail!(error),
-            Err(_) => bail!("the collector did not answer in {timeout:?}"),
+            Err(_) => bail!("the collector did not answer in {}", goblin_wire::units::duration(timeout)),
         }
     }
 

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::catalog_store::slot::{CatalogSlot, ListChangeFlags};
 use crate::catalog_store::{Catalog, Source};
 use crate::client::caller::{Caller, SessionId};
-use crate::client::{Client, ClientRegistry, ListVersions};
+use crate::client::{Client, ClientRegistry};
 use crate::upstream::Backend;
 
 /// The limit of groups of clients without a session. Further groups get the catalog of the shared links.
@@ -104,7 +104,8 @@ impl OwnCatalog {
         let (mut differing, mut is_new) = (Vec::new(), false);
         for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.backend.is_per_client()) {
             let before = last.iter().find(|own| Arc::ptr_eq(&own.backend, &source.backend)).map(|own| &own.listing);
-            let listing = source.backend.own_listing(&self.caller).or_else(|| before.cloned());
+            let kept = || before.filter(|_| !source.backend.is_dropped()).cloned();
+            let listing = source.backend.own_listing(&self.caller).or_else(kept);
             let Some(listing) = listing else { continue };
             is_new |= before.is_none_or(|before| !Arc::ptr_eq(before, &listing));
             if !listing.is_same(&source.listing) {
@@ -149,13 +150,11 @@ impl OwnCatalogs {
         caller: &Caller,
         client: &Client,
         registry: &Arc<dyn ClientRegistry>,
-        start: impl FnOnce() -> (Arc<Catalog>, ListVersions),
+        start: impl FnOnce() -> CatalogSlot,
     ) -> bool {
         let own = || {
-            let (catalog, versions) = start();
             let state = OwnState { listings: Vec::new(), is_variant: false, used: Instant::now() };
-            let slot = CatalogSlot::new(catalog, versions);
-            Arc::new(OwnCatalog { caller: caller.clone(), slot, state: Mutex::new(state) })
+            Arc::new(OwnCatalog { caller: caller.clone(), slot: start(), state: Mutex::new(state) })
         };
         let mut table = self.table.write();
         match caller.session {
@@ -229,9 +228,9 @@ impl OwnCatalogs {
             }
             // Many clients move from one catalog to the same other one.
             let known = compared.iter().find(|(from, to, _)| Arc::ptr_eq(from, &old) && Arc::ptr_eq(to, &catalog));
-            let flags = known.map(|(.., flags)| *flags).unwrap_or_else(|| {
+            let flags = known.map(|(.., flags)| flags.clone()).unwrap_or_else(|| {
                 let flags = ListChangeFlags::between(&old, &catalog);
-                compared.push((Arc::clone(&old), Arc::clone(&catalog), flags));
+                compared.push((Arc::clone(&old), Arc::clone(&catalog), flags.clone()));
                 flags
             });
             own.put(catalog, is_variant, observe);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use goblin_catalog::listing::List;
-use goblin_catalog::{Cursor, LongPages, Page};
+use goblin_catalog::{Cursor, LongPages, Page, Viewer};
 use goblin_telemetry::Observe;
 use goblin_wire::memory::{BufferKind, Reservation};
 use goblin_wire::{Dialect, Error, Limit};
@@ -29,6 +29,8 @@ const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 pub(super) struct CatalogSlot {
     pub current: ArcSwap<Catalog>,
     pub versions: watch::Sender<ListVersions>,
+    /// The version of the listed tools for each exposure. `versions` has that of the first.
+    tool_versions: Mutex<Vec<u64>>,
     before: Mutex<VecDeque<KeptPages>>,
 }
 
@@ -42,18 +44,21 @@ struct KeptPages {
 }
 
 /// The lists that differ from the previous catalog.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListChangeFlags {
-    tools: bool,
+    /// The listed tools of each exposure. Empty if none differ.
+    tools: Vec<bool>,
     prompts: bool,
     resources: bool,
 }
 
 impl ListChangeFlags {
     pub(super) fn between(old: &Catalog, new: &Catalog) -> ListChangeFlags {
+        let tools = new.changed_tools(old);
+        let (old, new) = (old.view(Dialect::NEWEST), new.view(Dialect::NEWEST));
         let changed = |list| old.definitions(list) != new.definitions(list);
         ListChangeFlags {
-            tools: changed(List::Tools),
+            tools,
             prompts: changed(List::Prompts),
             resources: changed(List::Resources) || changed(List::Templates),
         }
@@ -62,32 +67,48 @@ impl ListChangeFlags {
 
 impl CatalogSlot {
     pub(super) fn new(catalog: Arc<Catalog>, versions: ListVersions) -> CatalogSlot {
+        let tool_versions = Mutex::new(vec![versions.tools; catalog.count_exposures()]);
         let current = ArcSwap::new(catalog);
-        CatalogSlot { current, versions: watch::Sender::new(versions), before: Mutex::default() }
+        CatalogSlot { current, versions: watch::Sender::new(versions), tool_versions, before: Mutex::default() }
     }
 
-    pub(super) fn page(&self, dialect: Dialect, list: List, cursor: Option<&str>) -> Result<Page, Error> {
-        let Some(cursor) = cursor else { return self.first_page(dialect, list).ok_or(Error::InvalidCursor) };
+    /// Returns a slot with the same catalog and versions.
+    pub(super) fn successor(&self) -> CatalogSlot {
+        let slot = CatalogSlot::new(self.current.load_full(), *self.versions.borrow());
+        CatalogSlot { tool_versions: Mutex::new(self.tool_versions.lock().clone()), ..slot }
+    }
+
+    /// Returns the versions of the lists for a client program.
+    pub(super) fn versions_for(&self, program: Option<&str>) -> ListVersions {
+        let (mut versions, exposure) = (*self.versions.borrow(), self.current.load().exposure_of(program));
+        if let Some(tools) = self.tool_versions.lock().get(exposure) {
+            versions.tools = *tools;
+        }
+        versions
+    }
+
+    pub(super) fn page(&self, viewer: Viewer<'_>, list: List, cursor: Option<&str>) -> Result<Page, Error> {
+        let Some(cursor) = cursor else { return self.first_page(viewer, list).ok_or(Error::InvalidCursor) };
         let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
         let page = |catalog: &Catalog| {
             let is_current = catalog.version == cursor.version && cursor.list == list;
-            if is_current { catalog.view(dialect).find_page(list, cursor.page) } else { None }
+            if is_current { catalog.view_for(viewer).find_page(list, cursor.page) } else { None }
         };
         let earlier = || {
             let before = self.before();
             let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
             let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
-            let json = kept.find_map(|kept| kept.pages.get(dialect, list, cursor.page))?;
+            let json = kept.find_map(|kept| kept.pages.get(viewer, list, cursor.page))?;
             Some(Page { json, was_made: true })
         };
         page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
     }
 
     /// Returns the first page. Ensures that the following pages are kept when the catalog is replaced.
-    fn first_page(&self, dialect: Dialect, list: List) -> Option<Page> {
+    fn first_page(&self, viewer: Viewer<'_>, list: List) -> Option<Page> {
         loop {
             let catalog = self.current.load();
-            let view = catalog.view(dialect);
+            let view = catalog.view_for(viewer);
             let page = view.find_page(list, 0)?;
             if !view.is_long(list) {
                 return Some(page);
@@ -132,13 +153,28 @@ impl CatalogSlot {
     }
 
     /// Notifies the watchers of this slot.
-    pub(super) fn notify_watchers(&self, changed: ListChangeFlags) {
+    pub(super) fn notify_watchers(&self, changed: &ListChangeFlags) {
+        let tools = self.count_changes(&changed.tools);
         self.versions.send_modify(|versions| {
-            versions.tools += u64::from(changed.tools);
+            versions.tools = tools.unwrap_or(versions.tools);
             versions.prompts += u64::from(changed.prompts);
             versions.resources += u64::from(changed.resources);
             versions.catalog += 1;
         });
+    }
+
+    /// Counts changes of the listed tools. Returns the new version for the first exposure. If all lists changed, all
+    /// versions become greater than any before: other exposures may have taken the places of the old ones, and a client
+    /// compares the version of its new place with that of its old one.
+    fn count_changes(&self, changed: &[bool]) -> Option<u64> {
+        let mut tools = self.tool_versions.lock();
+        if !changed.is_empty() && (changed.len() != tools.len() || changed.iter().all(|is_changed| *is_changed)) {
+            let next = tools.iter().max().map_or(1, |newest| newest + 1);
+            *tools = vec![next; changed.len()];
+        } else {
+            tools.iter_mut().zip(changed).for_each(|(version, changed)| *version += u64::from(*changed));
+        }
+        tools.first().copied()
     }
 
     fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
@@ -153,6 +189,7 @@ mod tests {
     use bytes::Bytes;
     use goblin_catalog::build::{CatalogSettings, build};
     use goblin_config::Config;
+    use goblin_config::exposure::MetaListing;
     use goblin_wire::json;
 
     use super::*;
@@ -164,16 +201,34 @@ mod tests {
     }
 
     #[test]
+    fn use12_a_client_at_another_place_sees_a_new_version() {
+        let settings = CatalogSettings::new(&Config::default());
+        let catalog = Arc::new(build(1, &settings, Vec::new()));
+        let slot = CatalogSlot::new(catalog, ListVersions::default());
+        let count = |changed: &[bool]| {
+            slot.count_changes(changed);
+            slot.tool_versions.lock().clone()
+        };
+        assert_eq!(count(&[true, true]), [1, 1], "a rule adds a place");
+        assert_eq!(count(&[true, false]), [2, 1]);
+        // Another rule replaces the first. A client of the first place, which saw version 2, moves to the second.
+        assert_eq!(count(&[true, true]), [3, 3]);
+        assert_eq!(count(&[]), [3, 3]);
+    }
+
+    #[test]
     fn res11_a_page_sequence_completes_while_the_catalog_changes() {
         let mut config = Config::default();
         config.policies.page_size = 5;
+        config.meta_tools.enabled = MetaListing::Always;
         let settings = CatalogSettings::new(&config);
         let catalog = |version| Arc::new(build(version, &settings, Vec::new()));
         let (slot, is_over) = (CatalogSlot::new(catalog(1), ListVersions::default()), AtomicBool::new(false));
+        let viewer = Viewer { dialect: Dialect::NEWEST, program: None };
         let read_all = || {
             let (mut pages, mut cursor) = (0, None);
             loop {
-                let page = slot.page(Dialect::NEWEST, List::Tools, cursor.as_deref())?;
+                let page = slot.page(viewer, List::Tools, cursor.as_deref())?;
                 (pages, cursor) = (pages + 1, next_cursor(&page.json));
                 if cursor.is_none() {
                     return Ok::<usize, Error>(pages);

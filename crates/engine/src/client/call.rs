@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
 use goblin_wire::json::Pieces;
 use goblin_wire::{Error, Id, Message, Request};
@@ -37,11 +38,14 @@ pub struct Reply {
     pub pieces: Pieces,
     /// The code of an error. Some protocol versions also map it to the HTTP status.
     pub code: Option<i64>,
+    /// Whether the answer is an error. An error may have no code above.
+    pub is_error: bool,
 }
 
 impl From<Pieces> for Reply {
+    /// Returns the answer with a result.
     fn from(pieces: Pieces) -> Reply {
-        Reply { pieces, code: None }
+        Reply { pieces, code: None, is_error: false }
     }
 }
 
@@ -69,6 +73,8 @@ pub struct Call {
     /// The client to which a message that names no call may belong. In versions without server requests, each call
     /// counts as a client: there the message must go to one call, and nothing decides between two calls.
     pub origin: ClientId,
+    /// The server of the call, after the router found it.
+    pub server: OnceLock<ServerId>,
     state: Mutex<CallState>,
     /// Wakes the task that awaits the answer, because the call must end.
     end: AtomicWaker,
@@ -144,6 +150,7 @@ impl Call {
             name_header: None,
             client,
             origin,
+            server: OnceLock::new(),
             state: Mutex::new(CallState { token: progress_token, ..CallState::default() }),
             end: AtomicWaker::new(),
             reader: AtomicWaker::new(),
@@ -177,6 +184,8 @@ impl Call {
             dialect,
             level: Some(crate::client::caller::Level::Info),
             client_capabilities: Arc::default(),
+            is_gateway: false,
+            program: None,
         };
         let client = Arc::new(Client::stateless(Default::default()));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;

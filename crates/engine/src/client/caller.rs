@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
+use goblin_catalog::Viewer;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::Dialect;
 use goblin_wire::extensions::{SUBSCRIPTIONS, declares};
@@ -24,6 +25,17 @@ pub struct Caller {
     /// The lowest level of log messages that the client receives. `None` means no log messages.
     pub level: Option<Level>,
     pub client_capabilities: Arc<ClientCapabilities>,
+    /// Whether the client is another gateway. Its lists do not wait for the start of servers.
+    pub is_gateway: bool,
+    /// The name of the client program in lower case. `None` if it is unknown or no rule depends on it.
+    pub program: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// Returns the properties that select the lists of the client.
+    pub(crate) fn viewer(&self) -> Viewer<'_> {
+        Viewer { dialect: self.dialect, program: self.program.as_deref() }
+    }
 }
 
 /// The maximum stored length of a client's name or version, in characters.
@@ -34,21 +46,37 @@ const MAX_CLIENT_NAME: usize = 64;
 pub struct Introduction {
     pub client_capabilities: Arc<ClientCapabilities>,
     /// The client's name. Empty if the handshake has none. The same applies to the version.
-    pub name: Box<str>,
-    pub version: Box<str>,
+    pub name: Arc<str>,
+    pub version: Arc<str>,
+    /// The name in lower case, which selects the client's lists.
+    pub program: Option<Arc<str>>,
 }
 
 impl Introduction {
     /// Reads the params of `initialize`.
     pub fn read(text: &str, params: &Params) -> Introduction {
-        let field = |key| {
-            let value = params.client_info.and_then(|info| json::member(text, info, key));
-            let value = value.and_then(|at| json::string(text, at)).unwrap_or_default();
-            value.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
-        };
         let client_capabilities = Arc::new(ClientCapabilities::read(text, params.capabilities));
-        Introduction { client_capabilities, name: field("name"), version: field("version") }
+        let (name, version) = params.client_info.map(|info| described(text, info)).unwrap_or_default();
+        let program = params.client_info.and_then(|info| program(text, info));
+        Introduction { client_capabilities, name, version, program }
     }
+}
+
+/// Returns the name and the version in a client's description of itself. Both are empty if they are absent, and cut if
+/// they are too long.
+pub(crate) fn described(text: &str, client_info: Span) -> (Arc<str>, Arc<str>) {
+    let field = |key| {
+        let value = json::member(text, client_info, key).and_then(|at| json::string(text, at)).unwrap_or_default();
+        value.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
+    };
+    (field("name"), field("version"))
+}
+
+/// Returns the name in a client's description of itself, in lower case.
+pub(crate) fn program(text: &str, client_info: Span) -> Option<Arc<str>> {
+    let name = json::string(text, json::member(text, client_info, "name")?)?;
+    let name: String = name.chars().take(MAX_CLIENT_NAME).flat_map(char::to_lowercase).collect();
+    (!name.is_empty()).then(|| name.into())
 }
 
 /// The capabilities that a client declares. Servers may send the client only requests that these capabilities allow.

@@ -90,8 +90,8 @@ impl PendingCall {
     /// Returns an answer under the id of the request that resumed the call.
     fn readdress(&self, event: CallEvent) -> CallEvent {
         match (event, &self.resumed_by) {
-            (CallEvent::Done(Some(Reply { pieces, code })), Some(id)) => {
-                CallEvent::Done(Some(Reply { pieces: pieces.with_id(id), code }))
+            (CallEvent::Done(Some(reply)), Some(id)) => {
+                CallEvent::Done(Some(Reply { pieces: reply.pieces.with_id(id), ..reply }))
             }
             (event, _) => event,
         }

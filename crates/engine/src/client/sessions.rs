@@ -17,6 +17,7 @@ use crate::client::eviction::{EvictionCandidate, EvictionQueue};
 use crate::client::levels::Levels;
 use crate::client::pending::{OpenCall, OpenCallCount, OpenCallGuard, OpenCalls};
 use crate::client::replay::{Replay, ReplayMemory};
+use crate::client::stateless_clients::StatelessClients;
 use crate::client::{Activity, Client, ListVersions};
 
 /// The interval at which the timeouts of calls are checked.
@@ -38,7 +39,14 @@ impl Client {
             dialect: self.dialect,
             level: Some(self.level()),
             client_capabilities: Arc::clone(&self.introduction.client_capabilities),
+            is_gateway: self.is_gateway.load(Ordering::Relaxed),
+            program: self.introduction.program.clone(),
         }
+    }
+
+    /// Records that the client is another gateway.
+    pub(crate) fn mark_as_gateway(&self) {
+        self.is_gateway.store(true, Ordering::Relaxed);
     }
 
     /// Returns the time at which the session was opened.
@@ -53,9 +61,7 @@ impl Client {
 
     /// Records that the client sent a request after the handshake.
     pub(crate) fn note_request(&self) {
-        if !self.activity.has_requested.load(Ordering::Relaxed) {
-            self.activity.has_requested.store(true, Ordering::Relaxed);
-        }
+        self.activity.requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Reports whether eviction would cost the client only the session itself.
@@ -79,6 +85,11 @@ impl Client {
     /// Reports whether the client has neither an open stream nor an open request.
     fn is_unused(&self) -> bool {
         !self.has_stream() && self.activity.readers.load(Ordering::Relaxed) == 0 && self.calls.is_empty()
+    }
+
+    /// Returns the number of requests after the handshake.
+    pub(crate) fn requests(&self) -> u64 {
+        self.activity.requests.load(Ordering::Relaxed)
     }
 
     /// Returns the time since the client's last activity. It is zero while the client has an open stream or request.
@@ -163,6 +174,7 @@ pub struct Sessions {
     pub levels: Arc<Levels>,
     /// The calls without a session.
     stateless_calls: Arc<OpenCalls>,
+    pub(crate) stateless_clients: StatelessClients,
     observe: Arc<Observe>,
     call_count: Arc<OpenCallCount>,
     streams: Arc<AtomicUsize>,
@@ -184,6 +196,7 @@ impl Sessions {
             room: Arc::new(Semaphore::new(max)),
             levels: Arc::default(),
             stateless_calls: Arc::new(OpenCalls::new(&call_count)),
+            stateless_clients: StatelessClients::default(),
             observe,
             call_count,
             streams: Arc::default(),
@@ -229,7 +242,7 @@ impl Sessions {
             }
             let SessionTable { open, victims } = &mut *table;
             let candidate = |(id, entry): (&SessionId, &SessionEntry)| {
-                let is_new = !entry.client.activity.has_requested.load(Ordering::Relaxed);
+                let is_new = entry.client.requests() == 0;
                 let candidate = EvictionCandidate { key: *id, is_new, since: last_seen(&entry.client) };
                 is_free(&entry.client).then_some(candidate)
             };
@@ -392,9 +405,10 @@ impl Sessions {
         calls.chain(self.stateless_calls.calls()).collect()
     }
 
-    /// Ends all idle sessions and discards old replay events.
+    /// Ends all idle sessions and discards old replay events. Forgets idle clients without a session.
     pub(crate) fn sweep(&self) {
         self.end_idle(self.idle());
+        self.stateless_clients.remove_idle(self.idle_timeout);
     }
 
     fn idle(&self) -> Vec<SessionId> {

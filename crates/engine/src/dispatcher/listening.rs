@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Caller, Introduction};
+use crate::client::caller::Caller;
 use crate::client::replay::Replay;
 use crate::client::sessions::{Presence, SessionPermit};
+use crate::client::stateless_clients::OpenStreamUse;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::stateless::StatelessClient;
 use crate::router::Router;
@@ -48,6 +49,8 @@ pub struct ListenSubscription {
     /// Keeps the links that belong to the client alone.
     _links: Vec<ListenerGuard>,
     _presence: Presence,
+    /// Counts the stream among those of clients with the same description.
+    _open: Option<OpenStreamUse>,
 }
 
 impl Drop for ListenSubscription {
@@ -77,13 +80,11 @@ impl ListenSubscription {
             StatelessClient::Http { .. } => Some(dispatcher.reserve()?),
             StatelessClient::Stdio(_) => None,
         };
-        let introduction =
-            Introduction { client_capabilities: Arc::clone(&caller.client_capabilities), ..Introduction::default() };
-        let versions = *dispatcher.router.catalogs.watch_of(&caller).borrow();
+        let versions = dispatcher.router.catalogs.versions_of(&caller);
         let session = dispatcher.sessions.new_id();
-        let client = Client::new(caller.dialect, introduction, versions, Replay::new(0));
+        let client = Client::new(caller.dialect, sender.introduction(&caller), versions, Replay::new(0));
         let client = Arc::new(client.with_session(session, caller.profile.clone()));
-        if let Some(profile) = dispatcher.router.catalogs.profile(caller.profile.as_ref()) {
+        if let Some(profile) = dispatcher.router.catalogs.live_profile(caller.profile.as_ref()) {
             client.confine(profile);
         }
         // A client on a pipe may have links of its own, which belong to the pipe.
@@ -94,7 +95,7 @@ impl ListenSubscription {
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| dispatcher.router.can_subscribe(&call, uri)).cloned();
         // Subscriptions beyond the limit would be rejected, so do not acknowledge them.
-        let known: BTreeSet<_> = known.take(dispatcher.policies.subscriptions.per_client).collect();
+        let known: BTreeSet<_> = known.take(dispatcher.policies.load().subscriptions.per_client).collect();
         let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
         let accepted = ListenFilter { uris: known, tasks, ..wanted };
         watch_tasks(dispatcher, &call, &client, &accepted);
@@ -102,6 +103,7 @@ impl ListenSubscription {
         let settled = subscribe_all(dispatcher, &call, Arc::clone(&client), &accepted);
         Ok(ListenSubscription {
             _presence: dispatcher.sessions.open_listen_stream(&client),
+            _open: sender.open_stream(&client),
             client,
             // The stream outlives the request, so it must not keep the request's buffer alive.
             id: request.id.detached(),

@@ -9,10 +9,11 @@ use goblin_telemetry::audit::AuditEntry;
 use goblin_telemetry::clean;
 use goblin_telemetry::spans::{CallSpan, Spans};
 use goblin_wire::trace::{self, TraceContext};
-use goblin_wire::{Message, Method, Outcome, Request, json};
+use goblin_wire::{Method, Request, json};
 
-use crate::client::call::{Call, Reply};
+use crate::client::call::Call;
 use crate::client::caller::Principal;
+use crate::client::outcome::{CallOutcome, CallResult};
 use crate::router::Router;
 
 /// The enabled outputs.
@@ -80,10 +81,9 @@ fn random() -> (u128, u64) {
 }
 
 impl CallRecord {
-    /// Writes the record. `answer` is `None` if the call was cancelled.
-    pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
+    /// Writes the record.
+    pub(crate) fn close(self, router: &Router, call: &Call, outcome: &CallOutcome) {
         let took = self.started.elapsed();
-        let outcome = CallOutcome::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
         // `clean` also limits the length, so that long names of a client do not fill the queues.
@@ -103,8 +103,8 @@ impl CallRecord {
             name: name.as_deref(),
             uri: uri.as_deref(),
             server: server.as_ref().map(|server| server.as_str()),
-            outcome: outcome.outcome,
-            code: outcome.code.as_deref(),
+            outcome: outcome.result.as_str(),
+            code: outcome.failure.as_ref().and_then(|failure| failure.code.as_deref()),
             request: &id,
             took,
         };
@@ -130,7 +130,7 @@ impl Trace {
             Method::ToolsCall => "gen_ai.tool.name",
             _ => "goblin.name",
         };
-        let is_error = entry.code.is_some() || entry.outcome == TOOL_ERROR;
+        let is_error = entry.code.is_some() || entry.outcome == CallResult::ToolError.as_str();
         let error = is_error.then(|| entry.code.unwrap_or(entry.outcome).to_owned());
         let attributes = [
             ("mcp.method.name", Some(entry.method)),
@@ -150,41 +150,11 @@ impl Trace {
     }
 }
 
-const TOOL_ERROR: &str = "tool_error";
-
-/// The outcome of a call.
-struct CallOutcome {
-    /// `ok`, `tool_error`, `error` or `cancelled`.
-    outcome: &'static str,
-    /// The code of an error: the `data.code` of the gateway, otherwise the JSON-RPC number.
-    code: Option<String>,
-}
-
-impl CallOutcome {
-    fn of(answer: Option<&Reply>) -> CallOutcome {
-        let done = |outcome| CallOutcome { outcome, code: None };
-        let Some(answer) = answer else { return done("cancelled") };
-        let Ok(Message::Response(response)) = Message::parse(answer.pieces.concat()) else { return done("ok") };
-        let text = response.raw.as_str();
-        match response.outcome {
-            Outcome::Result(result) => match json::member(text, result, "isError").map(|at| at.get(text)) {
-                Some("true") => done(TOOL_ERROR),
-                _ => done("ok"),
-            },
-            Outcome::Error(error) => {
-                let code = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
-                let code = code.and_then(|at| json::string(text, at)).map(|code| clean(&code));
-                let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
-                CallOutcome { outcome: "error", code: code.or_else(number) }
-            }
-        }
-    }
-}
-
 /// Returns the name that the client sent in the handshake or in the request's `_meta`.
 fn client(call: &Call) -> Option<String> {
     let name = &*call.client.introduction.name;
-    if !name.is_empty() {
+    // The introduction of a client without a session has only the beginning of a long name.
+    if !name.is_empty() && call.caller.dialect.has_handshake() {
         return Some(clean(name));
     }
     let text = call.request.raw.as_str();
@@ -195,23 +165,6 @@ fn client(call: &Call) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_outcome_of_a_call_is_read_from_its_answer() {
-        let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
-            let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
-            let found = CallOutcome::of(reply.as_ref());
-            assert_eq!((found.outcome, found.code.as_deref()), (outcome, code), "{answer:?}");
-        };
-        check(None, "cancelled", None);
-        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#), "ok", None);
-        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[]}}"#), "tool_error", None);
-        check(Some(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#), "error", Some("-32602"));
-        let timeout = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1504,"message":"m","data":{"code":"TIMEOUT"}}}"#;
-        check(Some(timeout), "error", Some("TIMEOUT"));
-        let hostile = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":{"code":"\u001b[2J\u202e"}}}"#;
-        check(Some(hostile), "error", Some("[2J"));
-    }
 
     #[test]
     fn a_call_recorder_exists_only_with_an_enabled_output() {

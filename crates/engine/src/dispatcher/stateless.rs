@@ -13,8 +13,9 @@ use goblin_wire::{Dialect, Error, Method, Request, UnknownCapabilities};
 
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal};
+use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal, program};
 use crate::client::pending::OnDrop;
+use crate::client::stateless_clients::{OpenCallUse, OpenStreamUse, RecentClient};
 use crate::dispatcher::listening::ListenSubscription;
 use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, optional_object, parse_level};
 use crate::router::lists::requested_list;
@@ -28,6 +29,10 @@ pub enum StatelessClient {
         profile: Option<ProfileName>,
         /// The decoded header `Mcp-Name` of a request with an unknown method.
         name_header: Option<Box<str>>,
+        /// The clients with the same description.
+        recent: Arc<RecentClient>,
+        /// Whether the client is another gateway.
+        is_gateway: bool,
     },
     /// The client at the other end of a pipe. All requests on the pipe are its own.
     Stdio(Arc<Client>),
@@ -38,10 +43,32 @@ impl StatelessClient {
     fn client(&self, caller: &Caller) -> Arc<Client> {
         match self {
             StatelessClient::Stdio(client) => Arc::clone(client),
-            StatelessClient::Http { .. } => {
-                let client_capabilities = Arc::clone(&caller.client_capabilities);
-                Arc::new(Client::stateless(Introduction { client_capabilities, ..Introduction::default() }))
-            }
+            StatelessClient::Http { .. } => Arc::new(Client::stateless(self.introduction(caller))),
+        }
+    }
+
+    /// Returns the introduction of a client that exists for one request or stream.
+    pub(crate) fn introduction(&self, caller: &Caller) -> Introduction {
+        let client_capabilities = Arc::clone(&caller.client_capabilities);
+        match self {
+            StatelessClient::Stdio(_) => Introduction { client_capabilities, ..Introduction::default() },
+            StatelessClient::Http { recent, .. } => recent.introduction(client_capabilities),
+        }
+    }
+
+    /// Counts an open call until the guard is dropped.
+    fn open_call(&self) -> Option<OpenCallUse> {
+        match self {
+            StatelessClient::Stdio(_) => None,
+            StatelessClient::Http { recent, .. } => Some(recent.open_call()),
+        }
+    }
+
+    /// Counts an open stream of `client` until the guard is dropped.
+    pub(crate) fn open_stream(&self, client: &Client) -> Option<OpenStreamUse> {
+        match self {
+            StatelessClient::Stdio(_) => None,
+            StatelessClient::Http { recent, .. } => Some(recent.open_stream(client)),
         }
     }
 
@@ -115,7 +142,8 @@ impl Dispatcher {
     /// Returns the caller of a request. Returns an error if its `_meta` is too long or not valid.
     fn caller(&self, sender: &StatelessClient, request: &Request) -> Result<Caller, Error> {
         check_client_info(&self.router.observe, request.params.known_meta.capabilities.into_iter())?;
-        caller(sender, request)
+        let has_rules = self.router.catalogs.has_client_rules();
+        caller(sender, request, has_rules)
     }
 
     fn discover_result(&self, caller: &Caller) -> String {
@@ -135,7 +163,7 @@ impl Dispatcher {
             extensions,
             optional_object("experimental", &experimental),
             others,
-            self.instructions(caller.profile.as_ref()),
+            self.instructions(caller.profile.as_ref(), caller.program.as_deref()),
             FRESHNESS,
             SERVER_INFO,
             IDENTITY,
@@ -164,6 +192,7 @@ impl Dispatcher {
         call.name_header = sender.name_header();
         let call = Arc::new(call);
         let guard = self.sessions.admit_stateless(&call)?;
+        let open = sender.open_call();
         if level.is_some() {
             self.sessions.levels.add(level);
         }
@@ -172,7 +201,7 @@ impl Dispatcher {
             if level.is_some() {
                 levels.remove(level);
             }
-            drop(guard);
+            drop((guard, open));
         })))
     }
 
@@ -188,7 +217,7 @@ impl Dispatcher {
     }
 }
 
-fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> {
+fn caller(sender: &StatelessClient, request: &Request, has_rules: bool) -> Result<Caller, Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.known_meta);
     let level = match meta.level.map(|at| json::string(text, at)) {
         None => None,
@@ -205,6 +234,8 @@ fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> 
         dialect: Dialect::NEWEST,
         level,
         client_capabilities: ClientCapabilities::read_shared(text, meta.capabilities),
+        is_gateway: matches!(sender, StatelessClient::Http { is_gateway: true, .. }),
+        program: meta.client_info.filter(|_| has_rules).and_then(|info| program(text, info)),
     })
 }
 

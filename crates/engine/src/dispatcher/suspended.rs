@@ -109,7 +109,7 @@ impl Dispatcher {
         open: Vec<InputRequest>,
         place: OwnedSemaphorePermit,
     ) -> Reply {
-        let timeout = self.policies.ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + EXTRA_TIMEOUT;
+        let timeout = self.policies.load().ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + EXTRA_TIMEOUT;
         let id = random();
         let call = &pending.call;
         let state = self.router.states.seal(&RequestState::Suspended(id), &call.caller, &call.request, timeout);
@@ -205,7 +205,7 @@ mod tests {
         let (call, _requests, is_suspended) = suspend_call(&dispatcher, call_with_requests(1));
         assert!(is_suspended);
         let id = *dispatcher.suspended.calls.lock().keys().next().expect("the call is suspended");
-        let timeout = dispatcher.policies.ask_timeout.expect("requests have a timeout") + EXTRA_TIMEOUT;
+        let timeout = dispatcher.policies.load().ask_timeout.expect("requests have a timeout") + EXTRA_TIMEOUT;
         dispatcher.suspended.cancel_expired(Instant::now() + timeout - Duration::from_secs(5));
         assert_eq!(call.abort_reason(), None);
         dispatcher.suspended.cancel_expired(Instant::now() + timeout);

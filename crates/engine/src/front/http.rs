@@ -38,6 +38,7 @@ use crate::front::request::{
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{CallEvents, ListChanges, ResumedCall, SessionStream, into_events};
+use crate::front::via::NamedGateways;
 use crate::router::NotificationSender;
 
 const MCP: &str = "/mcp";
@@ -315,7 +316,7 @@ impl HttpFront {
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
                     check_version_once(headers).map_err(|rejection| rejection.for_request(&request))?;
-                    return self.initialize(&request);
+                    return self.initialize(headers, &request);
                 }
                 let session = self.session(headers).map_err(|rejection| rejection.for_request(&request))?;
                 Ok(match self.dispatcher.begin(&session, request) {
@@ -345,7 +346,8 @@ impl HttpFront {
         }
     }
 
-    fn initialize(&self, request: &Request) -> Result<Response<Body>, Rejection> {
+    fn initialize(&self, headers: &HeaderMap, request: &Request) -> Result<Response<Body>, Rejection> {
+        let gateways = self.check_gateways(headers, request)?;
         let place = || self.dispatcher.reserve();
         let (session, hello) =
             self.dispatcher.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
@@ -354,12 +356,23 @@ impl HttpFront {
                 }
                 error => Rejection { status: StatusCode::OK, error, id: Some(request.id.clone()) },
             })?;
+        if !gateways.is_empty() {
+            session.mark_as_gateway();
+        }
         let mut response = json(StatusCode::OK, hello);
         if let Some(id) = session.session {
             let id = HeaderValue::try_from(id.to_string()).expect("a UUID is a header value");
             response.headers_mut().insert(SESSION_ID, id);
         }
         Ok(response)
+    }
+
+    /// Returns the gateways that send a request. Returns an error if this gateway is one of them.
+    pub(super) fn check_gateways(&self, headers: &HeaderMap, request: &Request) -> Result<NamedGateways, Rejection> {
+        let gateways = NamedGateways::of_request(headers, request);
+        let checked = gateways.check_request(&self.dispatcher.router.catalogs.gateway, request);
+        checked.map_err(|error| Rejection::from(error).for_request(request))?;
+        Ok(gateways)
     }
 
     /// Returns the reply of a call as JSON if no message precedes it, otherwise the event stream of the call.

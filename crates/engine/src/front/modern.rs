@@ -30,7 +30,10 @@ impl HttpFront {
         check(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
         let name_header = name_header(headers, &request).map(Box::from);
-        let sender = StatelessClient::Http { profile: self.profile.clone(), name_header };
+        let is_gateway = !self.check_gateways(headers, &request)?.is_empty();
+        let (text, client_info) = (request.raw.as_str(), request.params.known_meta.client_info);
+        let recent = self.dispatcher.sessions.stateless_clients.count_request(text, client_info);
+        let sender = StatelessClient::Http { profile: self.profile.clone(), name_header, recent, is_gateway };
         if request.method == Method::Listen {
             if !accepted.stream {
                 let rejection = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");

@@ -93,7 +93,7 @@ pub(crate) async fn read_body(mut body: Incoming, max_size: usize, observe: &Obs
 }
 
 fn too_large(max_size: usize) -> Rejection {
-    let reason = format!("the body is larger than gateway.maxBodySize, {max_size} bytes");
+    let reason = format!("the body is larger than gateway.maxBodySize, {}", goblin_wire::units::bytes(max_size as u64));
     Rejection::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
 }
 

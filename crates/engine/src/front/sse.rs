@@ -28,6 +28,7 @@ use crate::front::request::{
     HttpRequest, Rejection, check_accepts_stream, check_is_json, method_not_allowed, read_body,
 };
 use crate::front::stream::{EventSource, ListChanges, all_events, into_events, next_unsolicited};
+use crate::front::via::NamedGateways;
 use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
@@ -41,13 +42,16 @@ impl HttpFront {
             return Ok(method_not_allowed("GET"));
         }
         check_accepts_stream(request.headers())?;
+        let gateways = NamedGateways::read(request.headers());
+        gateways.check(&self.dispatcher.router.catalogs.gateway)?;
         let duplex =
             DuplexClient::new(&self.dispatcher, &self.observe, self.profile.clone()).map_err(|error| match error {
                 Error::LimitExceeded { .. } => Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
                 error => error.into(),
             })?;
         let id = self.dispatcher.sessions.new_id();
-        let client = Arc::new(SseClient::new(id, duplex, Arc::clone(&self.observe)));
+        let is_gateway = !gateways.is_empty();
+        let client = Arc::new(SseClient { is_gateway, ..SseClient::new(id, duplex, Arc::clone(&self.observe)) });
         let stream = ClientStream {
             greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
             initialized: client.initialized.subscribe(),
@@ -124,11 +128,14 @@ struct SseClient {
     /// The session, after the client has finished the handshake.
     initialized: watch::Sender<Option<Arc<Client>>>,
     observe: Arc<Observe>,
+    /// Whether the client is another gateway.
+    is_gateway: bool,
 }
 
 impl SseClient {
     fn new(id: SessionId, duplex: DuplexClient, observe: Arc<Observe>) -> SseClient {
-        SseClient { id, duplex, outbound: Arc::default(), initialized: watch::Sender::new(None), observe }
+        let (outbound, initialized) = (Arc::default(), watch::Sender::new(None));
+        SseClient { id, duplex, outbound, initialized, observe, is_gateway: false }
     }
 
     /// Handles the body of a POST: one message, or a batch if the version has batches. Returns an error if it is
@@ -146,7 +153,12 @@ impl SseClient {
     fn handle_message(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
         match self.duplex.handle_message(raw)? {
             MessageOutcome::Nothing => {}
-            MessageOutcome::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
+            MessageOutcome::Initialized(session) => {
+                if self.is_gateway {
+                    session.mark_as_gateway();
+                }
+                self.initialized.send_replace(Some(session));
+            }
             MessageOutcome::Answer(answer) => drop(self.answer(answer)),
             // This transport has no requests without a handshake, so this does not occur.
             MessageOutcome::Listening(..) => {}

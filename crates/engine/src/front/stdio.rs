@@ -135,8 +135,10 @@ impl StdioClient {
             Frame::Whole(line) => self.on_line(line).await,
             Frame::TooLong { .. } => {
                 let limit = self.front.max_message_size;
-                let error =
-                    Error::InvalidRequest(format!("a line is longer than policies.maxMessageSize, {limit} bytes"));
+                let error = Error::InvalidRequest(format!(
+                    "a line is longer than policies.maxMessageSize, {}",
+                    goblin_wire::units::bytes(limit as u64)
+                ));
                 self.send(goblin_wire::error_reply(None, &error.to_json())).await
             }
         }

@@ -172,7 +172,10 @@ impl ListChanges {
             }
             self.follow(client);
             self.versions.changed().await.ok()?;
-            let now = *self.versions.borrow_and_update();
+            let now = match &self.caller {
+                Some(caller) => self.catalogs.versions_of(caller),
+                None => self.catalogs.versions_of(&client.caller()),
+            };
             let due = client.take_due(now);
             if !due.is_empty() {
                 self.quiet_until = Some(Instant::now() + NOTIFY_INTERVAL);

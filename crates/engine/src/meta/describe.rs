@@ -6,24 +6,25 @@ use goblin_catalog::meta::MetaTool;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{ListedTools, uri};
 use goblin_wire::Error;
-use goblin_wire::json::{self, Span};
+use goblin_wire::json;
 
 use crate::meta::cards::{ObjectBuilder, text_of};
+use crate::meta::schema_text;
 use crate::meta::words::{compact, not_found, one_line};
 use crate::meta::{MetaCall, MetaResult};
 use crate::router::find_resource;
 
 impl MetaCall<'_> {
     pub(crate) fn describe_tool(&self, name: &str) -> Result<MetaResult, String> {
-        let (definition, server) = match self.catalog.meta.find(name) {
-            Some(own) => (&own.definition, None),
+        let (definition, position, server) = match self.catalog.meta.find(name) {
+            Some(own) => (&own.definition, None, None),
             None => {
                 let (place, entry) = self.view.tool(name).map_err(|error| self.not_found(List::Tools, name, &error))?;
                 self.reveal(place, &entry.exposed);
-                (&entry.definition, Some(self.server(entry.source)))
+                (&entry.definition, Some(place), Some(self.server(entry.source)))
             }
         };
-        let shown = self.view.shown_tool(definition);
+        let shown = self.view.shown_tool(definition, position);
         let members = ObjectBuilder::default().string("serverId", server).raw("tool", Some(utf8(&shown)));
         let text = tool_text(utf8(&shown), server.unwrap_or("the gateway itself"));
         Ok(MetaResult { structured: members.object(), text })
@@ -85,7 +86,7 @@ impl MetaCall<'_> {
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
     /// the change notification.
     fn reveal(&self, place: usize, exposed: &str) {
-        let ListedTools::Pinned { positions, reveal: true } = &self.catalog.listed else { return };
+        let ListedTools::Pinned { positions, reveal: true } = &self.view.lists.tools else { return };
         let caller = &self.call.caller;
         if caller.session.is_some() && caller.dialect.has_handshake() && !positions.contains(&place) {
             self.call.client.reveal(exposed);
@@ -113,19 +114,10 @@ fn tool_text(definition: &str, server: &str) -> String {
     let whole = json::whole(definition);
     let mut lines = head(definition, &text_of(definition, "name").unwrap_or_default(), server);
     if let Some(schema) = json::member(definition, whole, "inputSchema") {
-        let required = json::member(definition, schema, "required");
-        let required: Vec<_> = required.into_iter().flat_map(|list| json::elements(definition, list)).collect();
-        let is_required = |key: &str| required.iter().any(|at| json::string(definition, *at).as_deref() == Some(key));
-        let properties = json::member(definition, schema, "properties");
-        let properties = properties.into_iter().flat_map(|properties| json::members(definition, properties));
-        let arguments = properties.map(|property| {
-            let key = property.key(definition);
-            let kind = kind_of(definition, property.value);
-            argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
-        });
-        lines.extend(argument_lines(arguments));
-        // The full schema follows, because the lines above may omit parts of it.
-        lines.push(format!("inputSchema: {}", compact(schema.get(definition))));
+        match schema_text::argument_lines(definition, schema) {
+            Some(arguments) => lines.extend(with_heading(arguments)),
+            None => lines.push(format!("inputSchema: {}", compact(schema.get(definition)))),
+        }
     }
     lines.join("\n")
 }
@@ -136,9 +128,10 @@ fn prompt_text(definition: &str, server: &str) -> String {
     let arguments = list.into_iter().flat_map(|list| json::elements(definition, list)).map(|at| {
         let is_required = json::member(definition, at, "required").is_some_and(|at| at.get(definition) == "true");
         let [name, description] = ["name", "description"].map(|key| string_in(definition, at, key));
-        argument(&name, None, is_required, &description)
+        let hints = if is_required { vec!["required".to_owned()] } else { Vec::new() };
+        argument(&name, &hints, &description)
     });
-    lines.extend(argument_lines(arguments));
+    lines.extend(with_heading(arguments.collect()));
     lines.join("\n")
 }
 
@@ -164,31 +157,19 @@ fn summary(definition: &str) -> String {
 }
 
 /// Returns the lines of arguments under a heading.
-fn argument_lines(arguments: impl Iterator<Item = String>) -> Vec<String> {
-    let lines: Vec<_> = ["arguments:".to_owned()].into_iter().chain(arguments).collect();
-    if lines.len() > 1 { lines } else { vec!["no arguments".to_owned()] }
+fn with_heading(arguments: Vec<String>) -> Vec<String> {
+    let heading = if arguments.is_empty() { "no arguments" } else { "arguments:" };
+    [heading.to_owned()].into_iter().chain(arguments).collect()
 }
 
-fn argument(name: &str, kind: Option<&str>, is_required: bool, description: &str) -> String {
-    let hints: Vec<_> = kind.into_iter().chain(is_required.then_some("required")).collect();
+pub(crate) fn argument(name: &str, hints: &[String], description: &str) -> String {
     let hints = if hints.is_empty() { String::new() } else { format!(" ({})", hints.join(", ")) };
     let description = one_line(description);
     let description = if description.is_empty() { String::new() } else { format!(" - {description}") };
     format!("  {name}{hints}{description}")
 }
 
-/// Returns the type of an argument, or `any` if its schema does not state it directly.
-fn kind_of(text: &str, schema: Span) -> String {
-    let written = |at: Span| json::string(text, at).map_or_else(|| compact(at.get(text)), String::from);
-    let joined = |list: Span| {
-        let kinds: Vec<_> = json::elements(text, list).map(written).collect();
-        if kinds.is_empty() { written(list) } else { kinds.join("|") }
-    };
-    let stated = ["enum", "type", "const"].into_iter().find_map(|key| json::member(text, schema, key));
-    stated.map_or_else(|| "any".to_owned(), joined)
-}
-
-fn string_in(text: &str, object: Span, key: &str) -> String {
+pub(crate) fn string_in(text: &str, object: json::Span, key: &str) -> String {
     json::member(text, object, key).and_then(|at| json::string(text, at)).map(String::from).unwrap_or_default()
 }
 
@@ -197,16 +178,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reg7_a_tool_is_described_with_its_arguments_and_its_whole_schema() {
-        let definition = r#"{"name":"s_t","title":"T","description":"Does it.\nWell.","inputSchema":{ "type":"object","properties":
-            {"a":{"type":"string","description":"the\n first"},"b":{"enum":["x","y"]},"c":{"type":["integer","null"]},"d":{}},"required":["a"] }}"#;
-        let expected = concat!(
-            "s_t (s)\nT\nDoes it.\nWell.\narguments:\n  a (string, required) - the first\n  b (x|y)\n",
-            "  c (integer|null)\n  d (any)\n",
-            r#"inputSchema: {"type":"object","properties":{"a":{"type":"string","description":"the\n first"},"#,
-            r#""b":{"enum":["x","y"]},"c":{"type":["integer","null"]},"d":{}},"required":["a"]}"#,
-        );
-        assert_eq!(tool_text(definition, "s"), expected);
+    fn reg7_a_tool_is_described_with_its_arguments_once() {
+        let definition = |schema: &str| {
+            format!(r#"{{"name":"s_t","title":"T","description":"Does it.\nWell.","inputSchema":{schema}}}"#)
+        };
+        let flat = definition(r#"{ "type":"object", "properties": {"a":{"type":"string"}},"required":["a"] }"#);
+        assert_eq!(tool_text(&flat, "s"), "s_t (s)\nT\nDoes it.\nWell.\narguments:\n  a (string, required)");
+        assert!(tool_text(&definition(r#"{"type":"object"}"#), "s").ends_with("Well.\nno arguments"));
+        let deep = definition(r#"{ "properties": {"a":{"type":"object", "properties":{"b":{}}}} }"#);
+        let expected = r#"{"properties":{"a":{"type":"object","properties":{"b":{}}}}}"#;
+        assert_eq!(tool_text(&deep, "s"), format!("s_t (s)\nT\nDoes it.\nWell.\ninputSchema: {expected}"));
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Router {
             return None;
         }
         let state = self.states.seal(&RequestState::Restart, caller, request, STATE_LIFETIME);
-        Some(Reply { pieces: goblin_wire::reply(&request.id, input_required(&requests.join(","), &state)), code: None })
+        Some(goblin_wire::reply(&request.id, input_required(&requests.join(","), &state)).into())
     }
 }
 

@@ -134,7 +134,7 @@ fn list(found: &[SubscriptionDetails]) -> SubscriptionList {
 
 fn client(subscription: &Subscription) -> ClientInfo {
     let introduction = &subscription.subscriber.introduction;
-    let (name, version) = (introduction.name.clone(), introduction.version.clone());
+    let (name, version) = ((*introduction.name).into(), (*introduction.version).into());
     ClientInfo { id: subscription.subscriber.session_name(), name, version }
 }
 

@@ -1,15 +1,16 @@
 //! Answers list requests, and brings lists up to date before a list or a lookup (D20, D21).
 //!
-//! A list is served from the catalog. It waits for a backend in two cases only: the client's own link has not fetched
-//! its first lists, or the backend cannot announce changes and its lists may be outdated. Both waits are short, and the
-//! client then gets the lists that are known.
+//! A list is served from the catalog. It waits for a backend in three cases only: the gateway has just started, the
+//! client's own link has not fetched its first lists, or the backend cannot announce changes and its lists may be
+//! outdated. These waits are short, and the client then gets the lists that are known.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use goblin_catalog::listing::List;
-use goblin_config::{NamePolicy, UriPolicy};
+use goblin_catalog::name::safe;
+use goblin_config::{NamePolicy, Namespacing, UriPolicy};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Error, Method, Request};
@@ -50,7 +51,7 @@ impl Router {
         let revealed = client.filter(|_| list == List::Tools).map(Client::revealed).unwrap_or_default();
         let page = match revealed.is_empty() {
             true => page,
-            false => self.catalogs.catalog_of(caller).view(caller.dialect).with_revealed(page, &revealed),
+            false => self.catalogs.catalog_of(caller).view_for(caller.viewer()).with_revealed(page, &revealed),
         };
         Ok(goblin_wire::reply(&request.id, page))
     }
@@ -59,7 +60,12 @@ impl Router {
     pub(crate) fn is_list_ready(&self, caller: &Caller, request: &Request) -> bool {
         let text = request.raw.as_str();
         let has_cursor = request.params.cursor.is_some_and(|at| at.get(text) != "null");
-        has_cursor || self.has_own_lists(caller) && !self.request_refreshes(caller)
+        has_cursor || !self.waits_for_start(caller) && self.has_own_lists(caller) && !self.request_refreshes(caller)
+    }
+
+    /// Reports whether a list for this client waits for servers that start.
+    fn waits_for_start(&self, caller: &Caller) -> bool {
+        self.catalogs.is_starting() && !caller.is_gateway
     }
 
     /// Requests a refresh of all lists that may be outdated. Returns `false` if there are none to wait for.
@@ -93,7 +99,13 @@ impl Router {
 
     /// Brings the lists of a client up to date, as far as that is possible in a short time.
     pub(crate) async fn prepare_lists(&self, call: &Arc<Call>) {
-        self.prepare_own(call).await;
+        if self.waits_for_start(&call.caller) {
+            // The client's own links are known only from the first catalog.
+            self.catalogs.opened().await;
+            tokio::join!(self.catalogs.started(call.caller.profile.as_ref()), self.prepare_own(call));
+        } else {
+            self.prepare_own(call).await;
+        }
         let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         let backends: Vec<_> = catalog.sources.iter().map(|source| &source.backend).collect();
         self.refresh(&call.caller, RefreshReason::List, &backends).await;
@@ -175,6 +187,11 @@ impl Router {
     /// Brings the lists up to date that may have a missing entry: those of the servers that its name allows. Never
     /// sends the client's request itself.
     pub(super) async fn refresh_missing(&self, call: &Arc<Call>, missing: &Error) {
+        if self.catalogs.is_starting() {
+            self.catalogs.opened().await;
+            let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
+            Box::pin(self.catalogs.settled(named_servers(&catalog, missing))).await;
+        }
         let catalog = Arc::clone(&self.catalogs.catalog_of(&call.caller));
         let named: Vec<_> = named_servers(&catalog, missing).collect();
         if named.iter().any(|backend| backend.is_per_client()) {
@@ -194,12 +211,12 @@ fn named_servers<'a>(catalog: &'a Catalog, missing: &'a Error) -> impl Iterator<
         Error::ToolNotFound { name, .. } => {
             let config = &backend.config;
             config.tools.rename.values().any(|alias| alias == name)
-                || allows(config.namespacing.tools, &config.prefix, &config.namespacing.separator, name)
+                || allows(config.namespacing.tools, &config.prefix, &config.namespacing, name)
         }
         Error::PromptNotFound { name, .. } => {
             let config = &backend.config;
             config.prompts.rename.values().any(|alias| alias == name)
-                || allows(config.namespacing.prompts, &config.prefix, &config.namespacing.separator, name)
+                || allows(config.namespacing.prompts, &config.prefix, &config.namespacing, name)
         }
         Error::ResourceNotFound { .. } => match owner {
             Some(owner) => owner == *index,
@@ -211,10 +228,10 @@ fn named_servers<'a>(catalog: &'a Catalog, missing: &'a Error) -> impl Iterator<
 }
 
 /// Reports whether a server may expose an entry under this name.
-fn allows(policy: NamePolicy, prefix: &str, separator: &str, name: &str) -> bool {
-    policy == NamePolicy::None
-        || prefix.is_empty()
-        || name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(separator))
+fn allows(policy: NamePolicy, prefix: &str, namespacing: &Namespacing, name: &str) -> bool {
+    let (prefix, separator) = (safe(prefix), safe(&namespacing.separator));
+    let is_own = |rest: &str| rest.starts_with(&separator) || namespacing.shorten && rest.is_empty();
+    policy == NamePolicy::None || prefix.is_empty() || name.strip_prefix(&prefix).is_some_and(is_own)
 }
 
 #[cfg(test)]
@@ -223,10 +240,13 @@ mod tests {
 
     #[test]
     fn d20_a_name_allows_the_servers_with_its_prefix() {
-        let prefixed = |prefix, name| allows(NamePolicy::Prefix, prefix, "_", name);
+        let namespacing = Namespacing::default();
+        let prefixed = |prefix, name| allows(NamePolicy::Prefix, prefix, &namespacing, name);
         assert!(prefixed("a", "a_tool") && prefixed("a_b", "a_b_c") && prefixed("a", "a_b_c"));
         assert!(!prefixed("a", "b_tool") && !prefixed("a", "ab_tool") && !prefixed("a", "tool"));
         assert!(prefixed("", "anything"), "a server without a prefix");
-        assert!(allows(NamePolicy::None, "a", "_", "anything"));
+        assert!(prefixed("a", "a"), "a tool with the name of its server");
+        assert!(prefixed("my.server", "my_server_x"), "an exposed name has safe characters only");
+        assert!(allows(NamePolicy::None, "a", &namespacing, "anything"));
     }
 }

@@ -121,7 +121,8 @@ impl Router {
             return missing_response(&method, "the client disconnected, or has no open stream for server requests");
         }
         let timeout = async {
-            match self.policies.ask_timeout {
+            let ask_timeout = self.policies.load().ask_timeout;
+            match ask_timeout {
                 Some(timeout) => tokio::time::sleep(timeout).await,
                 None => std::future::pending().await,
             }

@@ -136,7 +136,7 @@ impl Router {
 
     /// Returns the error for a subscription that the backend did not accept.
     fn subscribe_error(&self, error: SubscribeError, backend: &Backend) -> CallEnd {
-        let limits = self.policies.subscriptions;
+        let limits = self.policies.load().subscriptions;
         let (limit, value) = match error {
             SubscribeError::Disconnected => return CallEnd::Cancelled,
             SubscribeError::Closed => {
@@ -152,7 +152,7 @@ impl Router {
 
     /// Counts one more subscription of the client. Returns the limit that was reached as an error.
     fn reserve_place(&self, client: &Client) -> Result<SubscriptionPermit, LimitReached> {
-        let limits = self.policies.subscriptions;
+        let limits = self.policies.load().subscriptions;
         SubscriptionPermit::new((&client.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 

@@ -275,7 +275,7 @@ impl TaskRequest<'_> {
 
     /// Returns the timeouts of a request about a task. A request for the result may take as long as the task (ROUTE-3).
     fn timeouts(&self, method: &Method) -> CallTimeouts {
-        let (config, policies) = (&self.backend.config, &self.router.policies);
+        let (config, policies) = (&self.backend.config, self.router.policies.load());
         match method {
             Method::TasksResult => CallTimeouts { idle: None, total: None },
             _ => {

@@ -1,5 +1,7 @@
 //! The status of a server as operators and agents see it.
 
+use goblin_config::ServerId;
+use goblin_config::misconfigured::Misconfiguration;
 use goblin_telemetry::clean;
 use goblin_wire::Era;
 
@@ -11,6 +13,17 @@ pub enum Availability {
     Ready,
     Starting,
     Failed,
+    /// The server's entry needs a variable or a file that is missing, so the server does not run (D16).
+    Misconfigured,
+}
+
+/// A server whose entry needs a variable or a file that is missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MisconfiguredServer {
+    pub id: ServerId,
+    pub misconfiguration: Misconfiguration,
+    /// Whether the server runs with its previous entry.
+    pub is_running: bool,
 }
 
 impl Availability {
@@ -33,6 +46,7 @@ impl Availability {
             Availability::Ready => "ready",
             Availability::Starting => "starting",
             Availability::Failed => "failed",
+            Availability::Misconfigured => "misconfigured",
         }
     }
 }

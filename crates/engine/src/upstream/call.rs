@@ -1,7 +1,8 @@
 //! One call of a client to a backend: picks the link, sends the request and waits for the response.
 //!
 //! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the second one if
-//! the shared link is of the other protocol generation. A request is sent a second time only if the backend certainly
+//! the shared link is of the other protocol generation. A call without a link makes its supervisor connect at once and
+//! waits for that attempt. A request is sent a second time only if the backend certainly
 //! did not process it, and only once.
 
 use std::convert::Infallible;
@@ -23,7 +24,7 @@ use tokio::sync::SemaphorePermit;
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
 use crate::client::caller::Level;
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::links::{LinkSlot, LinkTable};
+use crate::upstream::links::LinkTable;
 use crate::upstream::listen::ListenHandle;
 use crate::upstream::request_meta::RequestMeta;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
@@ -32,10 +33,6 @@ use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 const CALL_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait for a new tool list after the backend rejected a call's headers.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest wait for a new session after the backend forgot the old one.
-const REDIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest wait for the first connection of a backend's second link.
-const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The error code for headers that contradict the body.
 const HEADER_MISMATCH: &str = "-32020";
@@ -78,7 +75,7 @@ impl Backend {
         };
         let _slot = self.slot().await?;
         match self.send(&link, outgoing, call, timeouts).await? {
-            Err(error) if self.may_retry(&error) => {
+            Err(error) if may_retry(&error) => {
                 // Boxed because it is rare: an inlined future would make every call's future larger.
                 let link = Box::pin(self.wait_for_link(Some(&link), call)).await?;
                 let retried = Box::pin(self.send(&link, outgoing, call, timeouts)).await?;
@@ -122,10 +119,10 @@ impl Backend {
     /// Acquires one of the backend's call slots. Returns [`Error::Overloaded`] if none is free within
     /// [`CALL_PERMIT_TIMEOUT`].
     async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
-        if let Ok(permit) = self.slots.try_acquire() {
+        if let Ok(permit) = self.calls.permits().try_acquire() {
             return Ok(permit);
         }
-        match tokio::time::timeout(CALL_PERMIT_TIMEOUT, self.slots.acquire()).await {
+        match tokio::time::timeout(CALL_PERMIT_TIMEOUT, self.calls.permits().acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::Overloaded { server: self.id.to_string() }),
         }
@@ -256,20 +253,18 @@ impl Backend {
         let link = self.shared.link();
         if let Some(links) = link.and_then(|link| self.calls_only_links(call, &link)) {
             let slot = links.calls_only(&self.shared);
-            if tokio::time::timeout(FIRST_CONNECT_TIMEOUT, slot.first_attempt()).await.is_ok()
-                && let Ok(link) = wait_for_redial(&slot, old).await
-            {
+            if let Ok(link) = slot.await_link(old).await {
                 return Ok(link);
             }
         }
-        wait_for_redial(&self.shared, old).await
+        self.shared.await_link(old).await
     }
 
     /// Waits for the link of a call that has none, or only `old`, which has ended. Stops waiting when the call ends.
     async fn wait_for_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let link = async {
             match self.client_links() {
-                Some(links) => links.slot_of(call)?.next_link(old).await,
+                Some(links) => links.slot_of(call)?.await_link(old).await,
                 None => self.next_shared_link(old, call).await,
             }
         };
@@ -280,25 +275,15 @@ impl Backend {
             never = mark_slow(call) => match never {},
         }
     }
-
-    /// Reports whether a call that the backend did not process is sent again over the next link. A call does not wait
-    /// for a lost shared link, which its supervisor redials by itself. It does wait for the client's own link, because
-    /// that link is redialled only on demand.
-    fn may_retry(&self, error: &LinkError) -> bool {
-        match error {
-            LinkError::SessionLost => true,
-            LinkError::Closed { sent, .. } => !sent && self.client_links().is_some(),
-            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Busy { .. } | LinkError::Rejected { .. } => {
-                false
-            }
-        }
-    }
 }
 
-/// Waits for the link that follows `old` on a slot that clients share, at most [`REDIAL_TIMEOUT`].
-async fn wait_for_redial(slot: &LinkSlot, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
-    let link = tokio::time::timeout(REDIAL_TIMEOUT, slot.next_link(old)).await;
-    link.unwrap_or_else(|_| Err(slot.unavailable()))
+/// Reports whether a call is sent again over the next link, because the backend certainly did not process it.
+fn may_retry(error: &LinkError) -> bool {
+    match error {
+        LinkError::SessionLost => true,
+        LinkError::Closed { sent, .. } => !sent,
+        LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Busy { .. } | LinkError::Rejected { .. } => false,
+    }
 }
 
 /// Returns the label under which the meter counts this outcome.
@@ -365,8 +350,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn p6_a_call_waits_for_a_slot_of_a_busy_backend_for_a_limited_time() {
         let backend = backend();
-        let all = u32::try_from(backend.slots.available_permits()).expect("a small number");
-        let busy = backend.slots.try_acquire_many(all).expect("all slots are free");
+        let all = u32::try_from(backend.calls.permits().available_permits()).expect("a small number");
+        let busy = backend.calls.permits().try_acquire_many(all).expect("all slots are free");
         let started = tokio::time::Instant::now();
         assert!(backend.slot().await.is_err_and(|error| matches!(error, Error::Overloaded { .. })));
         assert_eq!(started.elapsed(), CALL_PERMIT_TIMEOUT);
@@ -376,6 +361,44 @@ mod tests {
         };
         let (slot, ()) = tokio::join!(backend.slot(), free);
         assert!(slot.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn d18_waiting_calls_share_one_attempt_and_its_result() {
+        let backend = backend();
+        let slot = &backend.shared;
+        slot.publish(BackendState::Lost("old".to_owned()));
+        let call = Call::example();
+        let attempt = async {
+            slot.requested().await;
+            slot.publish_attempt();
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            slot.publish_failure("new".to_owned(), slot.failure_error("new", None), None);
+            assert!(slot.requested().now_or_never().is_none(), "no call requests a second attempt");
+        };
+        let wait = || backend.wait_for_link(None, &call);
+        let (one, other, ()) = tokio::join!(wait(), wait(), attempt);
+        for ended in [one, other] {
+            let is_new = |end: &CallEnd| matches!(end, CallEnd::Failed(error) if error.to_string().contains("new;"));
+            assert!(ended.is_err_and(|end| is_new(&end)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn d18_a_call_waits_five_seconds_for_the_result_of_an_attempt() {
+        let (backend, call) = (backend(), Call::example());
+        let slot = &backend.shared;
+        for state in [BackendState::Starting, BackendState::Lost("old".to_owned())] {
+            slot.publish(state);
+            slot.publish_attempt();
+            let started = tokio::time::Instant::now();
+            assert!(backend.wait_for_link(None, &call).await.is_err());
+            assert_eq!(started.elapsed(), Duration::from_secs(5));
+        }
+        let started = tokio::time::Instant::now();
+        slot.publish(BackendState::Stopped);
+        assert!(backend.wait_for_link(None, &call).await.is_err());
+        assert_eq!(started.elapsed(), Duration::ZERO, "a stopped backend has no further attempt");
     }
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.

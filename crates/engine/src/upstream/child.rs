@@ -79,6 +79,12 @@ impl ChildCommand {
         })
     }
 
+    /// Sets a variable of the command, whatever the configuration says.
+    pub(crate) fn with_variable(mut self, name: &str, value: String) -> ChildCommand {
+        self.env.push((name.to_owned(), value));
+        self
+    }
+
     /// Returns the gateway's variables that the command inherits.
     fn inherited(&self) -> impl Iterator<Item = (OsString, OsString)> {
         std::env::vars_os().filter(|(name, _)| self.inherit.passes(name))

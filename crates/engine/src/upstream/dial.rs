@@ -11,9 +11,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::lineage::{self, Lineage};
 use goblin_config::secret::Secret;
 use goblin_config::{HttpKind, Protocol, Server, Transport};
-use goblin_wire::Hello;
+use goblin_wire::{Hello, via};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::upstream::child::ChildCommand;
@@ -26,7 +27,7 @@ use crate::upstream::link::{Link, LinkError, LinkTransport};
 use crate::upstream::problem::BackendProblem;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
-use crate::upstream::supervisor::BackendDeps;
+use crate::upstream::supervisor::{BackendDeps, LivePolicies};
 
 /// The time that a process may leave `server/discover` unanswered before the dialer also sends `initialize`.
 const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,10 +37,8 @@ pub(crate) struct BackendDialer {
     config: Arc<Server>,
     exe: PathBuf,
     proxies: ProxyEnvironment,
-    /// The largest message, in bytes.
-    limit: usize,
-    /// The timeout of a handshake.
-    handshake_timeout: Duration,
+    policies: LivePolicies,
+    lineage: Arc<Lineage>,
     client: OnceLock<HttpClient>,
     /// Whether the last connection to a URL of unspecified kind used HTTP+SSE.
     found_sse: AtomicBool,
@@ -101,8 +100,8 @@ impl BackendDialer {
             config,
             exe: deps.exe.clone(),
             proxies: deps.proxies.clone(),
-            limit: deps.policies.max_message_size,
-            handshake_timeout: deps.policies.start_timeout,
+            policies: Arc::clone(&deps.policies),
+            lineage: Arc::clone(&deps.lineage),
             client: OnceLock::new(),
             found_sse: AtomicBool::new(false),
         }
@@ -137,6 +136,10 @@ impl BackendDialer {
         };
         let outcome = outcome.map_err(|failure| failure.reason)?;
         Ok(outcome.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
+    }
+
+    fn handshake_timeout(&self) -> Duration {
+        self.policies.load().start_timeout
     }
 
     fn handshake_mode(&self, scope: LinkScope) -> HandshakeMode {
@@ -208,7 +211,7 @@ impl BackendDialer {
         let link = self.connect(method, params).map_err(HandshakeError::new)?;
         let hello = tokio::select! {
             () = abort => None,
-            hello = tokio::time::timeout(self.handshake_timeout, link.initialize(params.capabilities)) => Some(hello),
+            hello = tokio::time::timeout(self.handshake_timeout(), link.initialize(params.capabilities)) => Some(hello),
         };
         // A process that once worked without a handshake may exit or stay silent on `initialize`. Both count as a
         // rejection.
@@ -226,7 +229,7 @@ impl BackendDialer {
                 let is_rejection = is_process && is_known;
                 Some(HandshakeError {
                     is_rejection,
-                    ..HandshakeError::new(link.explain_timeout(self.handshake_timeout))
+                    ..HandshakeError::new(link.explain_timeout(self.handshake_timeout()))
                 })
             }
             None => None,
@@ -245,7 +248,7 @@ impl BackendDialer {
         let link = self.connect(DialMethod::Sessionless, params).map_err(HandshakeError::new)?;
         let reply = tokio::select! {
             () = abort => None,
-            reply = tokio::time::timeout(self.handshake_timeout, discover(&link, params.capabilities)) => Some(reply),
+            reply = tokio::time::timeout(self.handshake_timeout(), discover(&link, params.capabilities)) => Some(reply),
         };
         let reason = match reply {
             Some(Ok(Ok(DiscoverReply::Hello(hello)))) => {
@@ -259,7 +262,7 @@ impl BackendDialer {
                 BackendProblem::NeedsHandshake(&details).to_string()
             }
             Some(Ok(Err(error))) => error.to_string(),
-            Some(Err(_)) => link.explain_timeout(self.handshake_timeout),
+            Some(Err(_)) => link.explain_timeout(self.handshake_timeout()),
             None => String::new(),
         };
         link.close().await;
@@ -276,7 +279,7 @@ impl BackendDialer {
         let link = self.connect(DialMethod::Sessionless, params).map_err(HandshakeError::new)?;
         let reply = tokio::select! {
             () = &mut *abort => None,
-            reply = tokio::time::timeout(self.handshake_timeout, self.probe(&link, params.capabilities)) => Some(reply),
+            reply = tokio::time::timeout(self.handshake_timeout(), self.probe(&link, params.capabilities)) => Some(reply),
         };
         let reason = match reply {
             Some(Ok(DiscoverOutcome::Hello(hello))) if hello.dialect.has_handshake() => {
@@ -301,7 +304,7 @@ impl BackendDialer {
                 return outcome;
             }
             Some(Ok(DiscoverOutcome::Failed(reason))) => Some(reason),
-            Some(Err(_)) => Some(link.explain_timeout(self.handshake_timeout)),
+            Some(Err(_)) => Some(link.explain_timeout(self.handshake_timeout())),
             None => None,
         };
         link.close().await;
@@ -327,9 +330,9 @@ impl BackendDialer {
         let discovered = discover(link, capabilities);
         tokio::pin!(discovered);
         let discover_timeout = if self.eras.has_worked_without_handshake() {
-            self.handshake_timeout
+            self.handshake_timeout()
         } else {
-            DISCOVER_TIMEOUT.min(self.handshake_timeout / 2)
+            DISCOVER_TIMEOUT.min(self.handshake_timeout() / 2)
         };
         let reply = tokio::select! {
             reply = &mut discovered => reply,
@@ -367,12 +370,19 @@ impl BackendDialer {
         match &self.config.transport {
             Transport::Stdio { .. } => {
                 let command = ChildCommand::of(&self.config.transport).expect("a stdio transport starts a process");
-                let link = StdioLink::start(&self.exe, command, self.limit, inbound, params.is_retry);
+                let command = command.with_variable(lineage::VARIABLE, self.lineage.variable());
+                let link = StdioLink::start(
+                    &self.exe,
+                    command,
+                    self.policies.load().max_message_size,
+                    inbound,
+                    params.is_retry,
+                );
                 link.map(|link| Link::new(LinkTransport::Stdio(link)))
                     .map_err(|error| BackendProblem::CannotStart(&error).to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
-                let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
+                let url: http::Uri = url.value().parse().map_err(|error| format!("url: {error}"))?;
                 let client = match self.client.get() {
                     Some(client) => client.clone(),
                     None => {
@@ -381,7 +391,10 @@ impl BackendDialer {
                         self.client.get_or_init(|| client).clone()
                     }
                 };
-                let peer = HttpPeer::new(client, url, header_map(headers)?, self.limit, inbound);
+                let via = via::header_value(std::slice::from_ref(&self.lineage.id));
+                let via = HeaderValue::try_from(via).expect("an id has only letters and digits");
+                let limit = self.policies.load().max_message_size;
+                let peer = HttpPeer::new(client, url, header_map(headers)?, via, limit, inbound);
                 Ok(Link::new(match method {
                     DialMethod::Streamable => LinkTransport::Http(HttpLink::new(peer)),
                     DialMethod::Sessionless => LinkTransport::Http(HttpLink::sessionless(peer)),
@@ -392,6 +405,8 @@ impl BackendDialer {
                 let link = FilesServer::open(files, inbound);
                 link.map(|link| Link::new(LinkTransport::Files(link))).map_err(|error| error.to_string())
             }
+            // The plan of a reload starts no such server.
+            Transport::Misconfigured(misconfiguration) => Err(misconfiguration.reason()),
         }
     }
 }

@@ -140,6 +140,14 @@ impl BackendEvents {
         table.expose(*source, native)
     }
 
+    /// Returns the exposed URI of an unlisted resource without remembering it.
+    pub(crate) fn expose_unlisted(&self, native: &str) -> String {
+        match self.uris.load().as_deref() {
+            Some(uris) => uris.table.expose(uris.source, native),
+            None => self.namespaced(native),
+        }
+    }
+
     /// Returns the exposed URI of a listed resource.
     pub fn expose_listed(&self, native: &str) -> String {
         match self.uris.load().as_deref() {

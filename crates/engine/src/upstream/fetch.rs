@@ -12,6 +12,7 @@ use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, quote};
 use goblin_wire::memory::{BufferKind, Memory, Reservation};
 use goblin_wire::mirror::Mirrors;
+use goblin_wire::via::{GatewayId, Via, ViaProblem, refusal};
 use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text};
 
 use crate::upstream::link::{Link, LinkError};
@@ -22,7 +23,7 @@ const MAX_PAGES: usize = 10_000;
 /// them.
 pub(crate) const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 /// The factor by which listed bytes are reserved. The catalog also holds the entries under exposed names and as pages.
-const COPIES: usize = 3;
+pub(crate) const COPIES: usize = 3;
 /// The limit of templates per backend. The lookup of a URI may have to try many of them.
 pub(crate) const MAX_TEMPLATES: usize = 10_000;
 /// The size in bytes up to which a page is parsed on a worker thread.
@@ -37,6 +38,10 @@ pub(crate) struct FetchedList {
     pub reserved: Reservation,
     /// The shortest `ttlMs` of the pages. `None` if no page has one.
     pub ttl: Option<Duration>,
+    /// The gateways that the list comes from.
+    pub via: Via,
+    /// Whether a page is for the requesting user only, by its `cacheScope`.
+    pub is_private: bool,
 }
 
 /// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
@@ -67,7 +72,7 @@ impl FetchBudget {
                 let millis = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
                 self.retry_after.fetch_max(millis, Ordering::Relaxed);
             }
-            ListingError::Failed(_) => {}
+            ListingError::Failed(_) | ListingError::Dropped(_) => {}
         }
     }
 
@@ -89,7 +94,13 @@ impl FetchBudget {
 
     /// Returns an empty list, for a list that the backend does not offer.
     pub(crate) fn empty_list(&self) -> FetchedList {
-        FetchedList { entries: Vec::new(), reserved: self.memory.hold(BufferKind::Listings, 0), ttl: None }
+        FetchedList {
+            entries: Vec::new(),
+            reserved: self.memory.hold(BufferKind::Listings, 0),
+            ttl: None,
+            via: Via::default(),
+            is_private: false,
+        }
     }
 }
 
@@ -97,6 +108,8 @@ impl FetchBudget {
 #[derive(Clone, Debug)]
 pub(crate) enum ListingError {
     Failed(LinkError),
+    /// The gateway must not use the server.
+    Dropped(ViaProblem),
     /// The list has too many pages or entries.
     Endless(String),
     /// The list exceeds a limit. `reason` names the cause and a remedy.
@@ -132,33 +145,48 @@ impl ListingError {
     }
 }
 
+impl From<ViaProblem> for ListingError {
+    fn from(problem: ViaProblem) -> ListingError {
+        ListingError::Dropped(problem)
+    }
+}
+
 impl From<LinkError> for ListingError {
     fn from(error: LinkError) -> ListingError {
         ListingError::Failed(error)
     }
 }
 
-/// Fetches all pages of one list. Each page must arrive within `timeout`.
+/// Fetches all pages of one list. Each page must arrive within `timeout`. Returns [`ListingError::Dropped`] at the first
+/// page that comes from the gateway `own`, or from too many gateways.
 pub(crate) async fn fetch(
     link: &Link,
     list: List,
     timeout: Duration,
     budget: &FetchBudget,
+    own: &GatewayId,
 ) -> Result<FetchedList, ListingError> {
-    let FetchedList { mut entries, mut reserved, mut ttl } = budget.empty_list();
+    let FetchedList { mut entries, mut reserved, mut ttl, mut via, mut is_private } = budget.empty_list();
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params =
             cursor.as_deref().map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{}}}", quote(cursor)));
         let answer = tokio::time::timeout(timeout, link.query(&list.method(), &params)).await;
-        let answer = answer.map_err(|_| LinkError::Protocol(format!("no answer within {timeout:?}")))??;
+        let answer = answer.map_err(|_| {
+            LinkError::Protocol(format!("no answer within {}", goblin_wire::units::duration(timeout)))
+        })??;
         let text = answer.raw.as_str();
         let result = match answer.outcome {
             Outcome::Result(span) => span,
             // A backend may declare a capability without this list. The list then counts as empty.
             Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.empty_list()),
+            Outcome::Error(span) if span.get(text).contains(&refusal(own)) => return Err(ViaProblem::Loop.into()),
             Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
         };
+        let via_of_page = Via::read(text, result);
+        via_of_page.check(own)?;
+        via = Via::union([&via, &via_of_page]);
+        via.check(own)?;
         let before = entries.len();
         entries = read_page(&answer.raw, result, list, entries).await?;
         if list == List::Templates && entries.len() > MAX_TEMPLATES {
@@ -171,9 +199,13 @@ pub(crate) async fn fetch(
         budget.add(kept.max(text.len()))?;
         reserved.grow(COPIES * kept).map_err(|full| ListingError::no_memory(full.value))?;
         ttl = [ttl, read_ttl(text, result)].into_iter().flatten().min();
+        is_private |= json::member(text, result, "cacheScope").is_some_and(|scope| scope.get(text) == r#""private""#);
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
-            None => return Ok(FetchedList { entries: sorted(list, entries).await?, reserved, ttl }),
+            None => {
+                let entries = sorted(list, entries).await?;
+                return Ok(FetchedList { entries, reserved, ttl, via, is_private });
+            }
             same if same == cursor => {
                 return Err(LinkError::Protocol("its nextCursor repeats the cursor of the same page".to_owned()).into());
             }

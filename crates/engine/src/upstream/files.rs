@@ -21,6 +21,7 @@ mod absent {
         fn emit(&self, event: &Event<'_>);
         fn resources_changed(&self);
         fn updated(&self, notification: &Notification);
+        fn ended(&self, uri: &str);
     }
 
     pub enum FilesServer {}

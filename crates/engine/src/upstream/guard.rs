@@ -34,6 +34,7 @@ use std::io::{self, Write};
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use goblin_client::lineage::GUARD_VARIABLE;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -324,12 +325,22 @@ impl Group {
 }
 
 /// Returns the guard's children, including adopted ones and zombies. Returns `None` if the system does not list them.
-#[cfg(target_os = "linux")]
 fn children() -> Option<Vec<Pid>> {
-    let own = std::process::id();
+    children_of(std::process::id())
+}
+
+/// Returns the id of the command that the guard `guard` runs. Returns `None` if the system does not list it.
+pub(crate) fn command_of(guard: u32) -> Option<u32> {
+    // The command is the guard's first child. Adopted children follow it.
+    let first = children_of(guard)?.into_iter().next()?;
+    first.as_raw_nonzero().get().try_into().ok()
+}
+
+#[cfg(target_os = "linux")]
+fn children_of(parent_id: u32) -> Option<Vec<Pid>> {
     let pid = |text: &str| text.parse().ok().and_then(Pid::from_raw);
     // The guard has a single thread, so this file lists all children. Some kernels lack it.
-    if let Ok(list) = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")) {
+    if let Ok(list) = std::fs::read_to_string(format!("/proc/{parent_id}/task/{parent_id}/children")) {
         return Some(list.split_whitespace().filter_map(pid).collect());
     }
     let parent = |name: &str| -> Option<u32> {
@@ -338,11 +349,11 @@ fn children() -> Option<Vec<Pid>> {
         stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
     };
     let processes = std::fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Some(processes.filter(|name| parent(name) == Some(own)).filter_map(|name| pid(&name)).collect())
+    Some(processes.filter(|name| parent(name) == Some(parent_id)).filter_map(|name| pid(&name)).collect())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn children() -> Option<Vec<Pid>> {
+fn children_of(_parent: u32) -> Option<Vec<Pid>> {
     None
 }
 
@@ -378,6 +389,7 @@ fn start(command: &CommandLine) -> Result<Child, GuardError> {
         .args([MODE, EXEC_STEP, &std::process::id().to_string(), "--"])
         .arg(&command.program)
         .args(&command.arguments)
+        .env(GUARD_VARIABLE, std::process::id().to_string())
         .spawn()
         .map_err(GuardError::Setup)
 }
@@ -386,6 +398,7 @@ fn start(command: &CommandLine) -> Result<Child, GuardError> {
 fn start(command: &CommandLine) -> Result<Child, GuardError> {
     Command::new(&command.program)
         .args(&command.arguments)
+        .env(GUARD_VARIABLE, std::process::id().to_string())
         .spawn()
         .map_err(|source| GuardError::start(&command.program, source))
 }

@@ -28,10 +28,11 @@ use futures_util::{FutureExt, TryFutureExt};
 use goblin_client::connect::{ResponseBody, WholeBodyError};
 use goblin_client::events::is_event_stream;
 use goblin_telemetry::worker;
-use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID, VIA};
 use goblin_wire::mirrored::MirrorHeaders;
-use goblin_wire::{Dialect, Id, Message, Response};
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use goblin_wire::units::duration;
+use goblin_wire::{Dialect, Id, Message, Method, Response, via};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode};
 use http_body_util::Full;
 use tokio::sync::watch;
@@ -98,6 +99,11 @@ impl HttpLink {
     /// Returns the status of the first error response that named no request.
     pub fn rejection_status(&self) -> Option<StatusCode> {
         self.shared.rejection_status.get().copied()
+    }
+
+    /// Returns the header that names this gateway, if requests of this method have it.
+    pub(crate) fn via(&self, method: &Method) -> Option<(HeaderName, HeaderValue)> {
+        via::names_sender(method).then(|| (VIA, self.shared.peer.via.clone()))
     }
 
     /// Fixes the protocol version.
@@ -171,7 +177,7 @@ impl HttpLink {
     pub async fn notify(&self, body: Bytes, headers: MirrorHeaders) -> Result<(), LinkError> {
         let response = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.post_with(body, headers)).await;
         let response = response.map_err(|_| {
-            LinkError::Protocol(format!("it did not accept a notification within {BACKGROUND_TIMEOUT:?}"))
+            LinkError::Protocol(format!("it did not accept a notification within {}", duration(BACKGROUND_TIMEOUT)))
         })??;
         match response.status() {
             StatusCode::NOT_FOUND if self.shared.session.get().is_some() => Err(self.shared.lose_session()),

@@ -33,6 +33,7 @@ use crate::upstream::files::Host;
 use crate::upstream::lists::LinkLists;
 use crate::upstream::server_request::{self, Recipient};
 use crate::upstream::subscriptions::SubscriptionManager;
+use crate::upstream::supervisor::LivePolicies;
 
 /// The limit of open server requests per link. Further requests are rejected.
 const MAX_SERVER_REQUESTS: usize = 256;
@@ -49,8 +50,7 @@ pub struct InboundHandler {
     declare: Declare,
     /// The configured roots, with which a shared link answers `roots/list`.
     roots: Vec<Root>,
-    /// The timeout for a client's response to a server request.
-    pub(crate) response_timeout: Option<Duration>,
+    policies: LivePolicies,
     requests: Mutex<InboundRequests>,
     /// Limits the server requests that wait for a response or for its delivery.
     capacity: Arc<Semaphore>,
@@ -140,7 +140,7 @@ impl InboundHandler {
         subscriptions: Arc<SubscriptionManager>,
         config: &Server,
         own: Option<LinkOwner>,
-        response_timeout: Option<Duration>,
+        policies: LivePolicies,
     ) -> InboundHandler {
         let requests = InboundRequests { open: Some(HashMap::new()), recent: RecentIds::default() };
         let capacity = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
@@ -150,7 +150,7 @@ impl InboundHandler {
             roots: if own.is_some() { Vec::new() } else { config.roots.clone() },
             own,
             declare: config.declare,
-            response_timeout,
+            policies,
             requests: Mutex::new(requests),
             capacity,
         }
@@ -165,7 +165,13 @@ impl InboundHandler {
         let policies = goblin_config::Policies::default();
         let events = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
         let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, events);
-        InboundHandler::new(Arc::clone(&backend.shared.subscriptions), &config, None, None)
+        let policies = Arc::new(arc_swap::ArcSwap::from_pointee(policies));
+        InboundHandler::new(Arc::clone(&backend.shared.subscriptions), &config, None, policies)
+    }
+
+    /// Returns the timeout for a client's response to a server request that starts now.
+    pub(crate) fn response_timeout(&self) -> Option<Duration> {
+        self.policies.load().ask_timeout
     }
 
     /// Returns the lists of the link.
@@ -508,6 +514,10 @@ impl Host for InboundHandler {
 
     fn updated(&self, notification: &Notification) {
         self.subscriptions.on_update(notification);
+    }
+
+    fn ended(&self, uri: &str) {
+        self.subscriptions.on_end(uri);
     }
 }
 

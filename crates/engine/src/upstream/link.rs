@@ -14,6 +14,7 @@ use goblin_config::Server;
 use goblin_wire::json::{self, quote};
 use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirrored::{self, HeaderSource, MirrorHeaders};
+use goblin_wire::units::duration;
 use goblin_wire::{Dialect, Hello, Id, Method, Notification, Outcome, Response, trace};
 use tokio::sync::watch;
 
@@ -149,6 +150,14 @@ impl Link {
         }
     }
 
+    /// Returns the id of the backend's process, if the gateway started one.
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        match &self.wire {
+            LinkTransport::Stdio(link) => Some(link.process_id()),
+            LinkTransport::Http(_) | LinkTransport::Sse(_) | LinkTransport::Files(_) => None,
+        }
+    }
+
     pub fn wire(&self) -> &LinkTransport {
         &self.wire
     }
@@ -181,8 +190,9 @@ impl Link {
             LinkTransport::Stdio(link) => Either::Right(Either::Left(link.request(id, body, call))),
             LinkTransport::Http(link) => {
                 let mut headers = self.headers(header_source);
-                if let Some(call) = call {
-                    headers.extend(trace::headers(&call.request));
+                match call {
+                    Some(call) => headers.extend(trace::headers(&call.request)),
+                    None => headers.extend(link.via(header_source.method)),
                 }
                 Either::Left(link.request(id, body, headers, call))
             }
@@ -272,7 +282,7 @@ impl Link {
                 }
             }
         };
-        let timed_out = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_TIMEOUT:?}"));
+        let timed_out = |_| LinkError::Protocol(format!("no acknowledgement within {}", duration(LISTEN_TIMEOUT)));
         tokio::time::timeout(LISTEN_TIMEOUT, listen).await.map_err(timed_out)?
     }
 
@@ -297,7 +307,7 @@ impl Link {
             },
             LinkTransport::Sse(link) if !link.has_endpoint() => BackendProblem::NoEndpoint { timeout }.to_string(),
             LinkTransport::Http(_) | LinkTransport::Sse(_) => problem(ConnectionKind::Url),
-            LinkTransport::Files(_) => format!("no answer within {timeout:?}"),
+            LinkTransport::Files(_) => format!("no answer within {}", duration(timeout)),
         }
     }
 
@@ -340,7 +350,11 @@ impl Link {
         let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
         let header_source = HeaderSource { method: &method, name: None, mirrors: None };
         match &self.wire {
-            LinkTransport::Http(link) => link.request(id, body, mirrored::headers(header_source), None).await,
+            LinkTransport::Http(link) => {
+                let mut headers = mirrored::headers(header_source);
+                headers.extend(link.via(&method));
+                link.request(id, body, headers, None).await
+            }
             _ => self.request(id, body, header_source, None).await,
         }
     }

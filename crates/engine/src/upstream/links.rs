@@ -11,6 +11,8 @@
 //! call. It carries only calls; lists and subscriptions stay with the first link. While it is unreachable, its calls
 //! use the first link.
 
+mod subscriptions;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,23 +25,28 @@ use goblin_telemetry::meter::Meter;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::Error;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, RunId, SessionId};
-use crate::client::subscriptions::Subscription;
+use crate::upstream::BackendState;
+use crate::upstream::capacity::Capacity;
 use crate::upstream::dial::BackendDialer;
 use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::Link;
+use crate::upstream::listing_cache::CachedListing;
 use crate::upstream::lists::LinkLists;
+use crate::upstream::predecessor::PredecessorEnd;
 use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
+use crate::upstream::supervisor::dropped::DropMark;
 use crate::upstream::supervisor::{BackendDeps, LinkPolicy, Supervisor};
-use crate::upstream::{BackendState, SubscriptionHandover};
 
 /// The limit of a client's queued notifications. Further ones are dropped and counted.
 const MAX_QUEUED_NOTIFICATIONS: usize = 64;
+/// The longest wait of a call for an attempt to connect, and for the result of the attempt.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The idle time after which a link of clients without a session is closed.
 const UNUSED_AFTER: Duration = Duration::from_secs(300);
 /// The number of references to a link that no call uses: one of its supervisor, one in its slot.
@@ -73,16 +80,28 @@ impl Drop for ListenerGuard {
     }
 }
 
-/// The state of a link, and the demand for a client's own link.
+/// The state of a link, and the demand for it.
 #[derive(Clone)]
 struct LinkStatus {
     state: BackendState,
-    /// Whether a call or a subscription needs a client's link that is not connected.
+    /// Whether a call or a subscription needs the link, which is not connected.
     is_requested: bool,
+    /// Whether an attempt to connect is under way.
+    is_connecting: bool,
+    /// The time of the next attempt without a request.
+    retry_at: Option<Instant>,
     /// The number of failed attempts. A waiting call compares it to learn that its attempt has failed.
     failures: u64,
     /// The error of the last attempt.
     error: Option<Error>,
+}
+
+impl LinkStatus {
+    /// Records that a call or a subscription needs the link. Reports whether that is new.
+    fn request(&mut self) -> bool {
+        let may_connect = self.state != BackendState::Ready && !self.state.is_final();
+        may_connect && !std::mem::replace(&mut self.is_requested, true)
+    }
 }
 
 impl LinkSlot {
@@ -96,7 +115,14 @@ impl LinkSlot {
         owner: Option<LinkOwner>,
         notifications: mpsc::Sender<Bytes>,
     ) -> LinkSlot {
-        let status = LinkStatus { state: BackendState::Starting, is_requested: false, failures: 0, error: None };
+        let status = LinkStatus {
+            state: BackendState::Starting,
+            is_requested: false,
+            is_connecting: false,
+            retry_at: None,
+            failures: 0,
+            error: None,
+        };
         LinkSlot {
             subscriptions,
             owner,
@@ -136,30 +162,46 @@ impl LinkSlot {
         self.state()
     }
 
-    /// Waits for the link that follows `old`. Returns an error at once if a shared link is lost, because its supervisor
-    /// connects it again by itself. It remains [`BackendState::Ready`] while it replaces a forgotten session. Requests
-    /// a client's own link, and returns an error if that attempt fails.
-    pub(crate) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+    /// Waits for the link that follows `old`, at most [`LINK_TIMEOUT`] for the attempt and as long for its result. The
+    /// first attempt of a client's own link is awaited to its end, because the client's call is its cause.
+    pub(crate) async fn await_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+        let next = self.next_link(old);
+        if self.owner.is_some() && self.state() == BackendState::Starting {
+            return next.await;
+        }
+        let mut status = self.status.subscribe();
+        let timeout = async {
+            let attempt = status.wait_for(|status| status.is_connecting);
+            let _ = tokio::time::timeout(LINK_TIMEOUT, attempt).await;
+            tokio::time::sleep(LINK_TIMEOUT).await;
+        };
+        tokio::select! {
+            biased;
+            link = next => link,
+            () = timeout => Err(self.unavailable()),
+        }
+    }
+
+    /// Waits for the link that follows `old`. Requests the link, and returns an error if the attempt fails. All
+    /// waiting calls share one attempt and its result. The state remains [`BackendState::Ready`] while the supervisor
+    /// of a shared link replaces a forgotten session.
+    async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut status = self.status.subscribe();
         let mut seen_failures = None;
         loop {
-            let LinkStatus { state, is_requested, failures, error } = status.borrow_and_update().clone();
+            let LinkStatus { state, failures, error, .. } = status.borrow_and_update().clone();
             if let Some(link) = self.link().filter(|link| !old.is_some_and(|old| Arc::ptr_eq(old, link))) {
                 return Ok(link);
             }
-            match state {
-                // The link has ended, and its supervisor is about to notice or to replace it.
-                BackendState::Ready => {}
-                BackendState::Stopped => return Err(self.unavailable()),
-                _ if self.owner.is_none() => return Err(self.unavailable()),
-                _ if is_requested => seen_failures = seen_failures.or(Some(failures)),
-                _ => match error.filter(|_| seen_failures.is_some_and(|seen| seen != failures)) {
-                    Some(error) => return Err(error),
-                    None => {
-                        seen_failures = Some(failures);
-                        self.request();
-                    }
-                },
+            if state.is_final() {
+                return Err(self.unavailable());
+            }
+            // In the state `Ready` the link has ended, and its supervisor is about to notice or to replace it.
+            if state != BackendState::Ready {
+                if *seen_failures.get_or_insert(failures) != failures {
+                    return Err(error.unwrap_or_else(|| self.unavailable()));
+                }
+                self.request_after(failures);
             }
             if status.changed().await.is_err() {
                 return Err(self.unavailable());
@@ -169,38 +211,60 @@ impl LinkSlot {
 
     /// Returns the error for a call that has no link.
     pub(crate) fn unavailable(&self) -> Error {
-        match &self.status.borrow().state {
-            BackendState::Starting => self.unavailable_error("it is starting"),
-            BackendState::Ready => self.unavailable_error("it is reconnecting"),
-            BackendState::Lost(reason) => self.unavailable_error(reason),
-            BackendState::Stopped => self.unavailable_error("it was stopped"),
+        let LinkStatus { state, is_connecting, retry_at, .. } = self.status.borrow().clone();
+        match state {
+            BackendState::Starting => self.unavailable_error("it is starting", ""),
+            BackendState::Ready => self.unavailable_error("it is reconnecting", ""),
+            BackendState::Lost(reason) if is_connecting => {
+                self.unavailable_error(&reason, "; the next attempt is under way")
+            }
+            BackendState::Lost(reason) => self.failure_error(&reason, retry_at),
+            BackendState::Stopped => self.unavailable_error("it was stopped", ""),
         }
     }
 
-    pub(crate) fn unavailable_error(&self, reason: &str) -> Error {
-        let server = self.subscriptions.events().server().to_owned();
-        Error::BackendUnavailable { server, reason: public(reason), sent: false }
+    /// Returns the error for a call after a failed attempt. It names the time of the next one.
+    pub(crate) fn failure_error(&self, reason: &str, retry_at: Option<Instant>) -> Error {
+        let pause = retry_at.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64().ceil());
+        match pause {
+            Some(seconds) => {
+                self.unavailable_error(reason, &format!("; the next attempt comes in {seconds} s, or with a call"))
+            }
+            None => self.unavailable_error(reason, "; the next attempt comes with a call"),
+        }
     }
 
-    /// Requests a client's link from its supervisor, unless it is already connected or requested.
+    fn unavailable_error(&self, reason: &str, outlook: &str) -> Error {
+        let server = self.subscriptions.events().server().to_owned();
+        Error::BackendUnavailable { server, reason: public(reason) + outlook, sent: false }
+    }
+
+    /// Requests the link from its supervisor, unless it is connected or requested, or there is no further attempt.
     pub(crate) fn request(&self) {
-        self.status.send_if_modified(|status| {
-            let is_disconnected = !matches!(status.state, BackendState::Ready | BackendState::Stopped);
-            is_disconnected && !std::mem::replace(&mut status.is_requested, true)
-        });
+        self.status.send_if_modified(LinkStatus::request);
+    }
+
+    /// Requests the link, unless an attempt has failed since `failures` was read. The waiting call gets that failure,
+    /// so a request would trigger an attempt that no call needs.
+    fn request_after(&self, failures: u64) {
+        self.status.send_if_modified(|status| status.failures == failures && status.request());
+    }
+
+    /// Waits until a call needs the link.
+    pub(crate) async fn requested(&self) {
+        // `self` owns the sender, so the channel cannot close during the wait.
+        let _ = self.status.subscribe().wait_for(|status| status.is_requested).await;
     }
 
     /// Waits until a call or a subscription needs the client's link. A subscription waits for `pause_ends`.
-    pub(crate) async fn requested(&self, pause_ends: Instant) {
-        let mut status = self.status.subscribe();
+    pub(crate) async fn requested_by_owner(&self, pause_ends: Instant) {
         let subscribed = async {
             self.subscriptions.subscribed().await;
             tokio::time::sleep_until(pause_ends.into()).await;
         };
         tokio::select! {
             biased;
-            // `self` owns the sender, so the channel cannot close during the wait.
-            _ = status.wait_for(|status| status.is_requested) => {}
+            () = self.requested() => {}
             // A subscribed client needs the link for updates, even if it makes no call.
             () = subscribed => self.request(),
         }
@@ -210,8 +274,9 @@ impl LinkSlot {
     pub(crate) fn publish_link(&self, link: &Arc<Link>) {
         self.link.store(Some(Arc::clone(link)));
         self.status.send_modify(|status| {
-            *status =
-                LinkStatus { state: BackendState::Ready, is_requested: false, error: None, failures: status.failures };
+            status.state = BackendState::Ready;
+            (status.is_requested, status.is_connecting) = (false, false);
+            (status.retry_at, status.error) = (None, None);
         });
     }
 
@@ -220,18 +285,30 @@ impl LinkSlot {
         self.link.store(None);
     }
 
-    /// Publishes a state without a link.
+    /// Publishes a state without a link. A request for the link stays.
     pub(crate) fn publish(&self, state: BackendState) {
         self.status.send_modify(|status| {
-            *status = LinkStatus { state, is_requested: false, error: None, failures: status.failures };
+            (status.state, status.is_connecting) = (state, false);
+            (status.retry_at, status.error) = (None, None);
         });
     }
 
-    /// Publishes that an attempt to connect a client's link failed.
-    pub(crate) fn publish_failure(&self, error: Error) {
-        let state = BackendState::Lost(error.to_string());
+    /// Publishes that an attempt to connect starts.
+    pub(crate) fn publish_attempt(&self) {
+        self.status.send_modify(|status| status.is_connecting = true);
+    }
+
+    /// Publishes the time of the next attempt after a lost connection.
+    pub(crate) fn publish_retry(&self, retry_at: Instant) {
+        self.status.send_modify(|status| status.retry_at = Some(retry_at));
+    }
+
+    /// Publishes that an attempt failed. The calls that wait for it get `error`.
+    pub(crate) fn publish_failure(&self, reason: String, error: Error, retry_at: Option<Instant>) {
         self.status.send_modify(|status| {
-            *status = LinkStatus { state, is_requested: false, error: Some(error), failures: status.failures + 1 };
+            let (state, failures) = (BackendState::Lost(reason), status.failures + 1);
+            let (is_requested, is_connecting, error) = (false, false, Some(error));
+            *status = LinkStatus { state, is_requested, is_connecting, retry_at, failures, error };
         });
     }
 
@@ -279,9 +356,15 @@ pub(crate) struct LinkTable {
     pub meter: Arc<Meter>,
     pub deps: BackendDeps,
     pub dialer: BackendDialer,
+    /// The file of the listing, if it is cached.
+    pub cached: Option<Arc<CachedListing>>,
     pub stop: watch::Receiver<bool>,
+    /// The end of the backend that this one replaces. Links connect after it.
+    pub predecessor: PredecessorEnd,
     /// Limits the links of clients that are connecting, connected or closing. Each of them may be a process.
-    pub capacity: Arc<Semaphore>,
+    pub capacity: Arc<Capacity>,
+    /// Whether the gateway has dropped the server.
+    pub dropped: DropMark,
     /// Each supervisor in the table holds a receiver, so the channel closes when the last of them ends.
     pub alive: watch::Sender<()>,
     links: Mutex<LinkIndex>,
@@ -317,35 +400,48 @@ impl LinkTable {
         meter: Arc<Meter>,
         deps: BackendDeps,
         stop: watch::Receiver<bool>,
+        predecessor: PredecessorEnd,
     ) -> LinkTable {
+        let (config, cache) = (context.config.load_full(), deps.cache.as_ref());
+        let cached = cache.and_then(|cache| CachedListing::new(cache, context.events.server(), &config, &deps.observe));
         LinkTable {
-            dialer: BackendDialer::new(Arc::clone(&context.config), &deps),
-            capacity: Arc::new(Semaphore::new(context.config.max_clients.min(Semaphore::MAX_PERMITS))),
+            cached,
+            capacity: Capacity::new(config.max_clients),
+            dropped: DropMark::default(),
+            dialer: BackendDialer::new(config, &deps),
             context,
             meter,
             deps,
             stop,
+            predecessor,
             alive: watch::Sender::new(()),
             links: Mutex::default(),
             run: RunId::random(),
         }
     }
 
-    /// Returns the number of clients' links that are connecting, connected or closing.
-    pub(crate) fn count(&self) -> usize {
-        self.max_clients() - self.capacity.available_permits()
+    /// Publishes the listing of an earlier run, if there is one and no newer listing is known.
+    pub(crate) async fn publish_cached(&self) {
+        let Some(cached) = self.cached.as_ref().filter(|_| self.context.lists.listing().hello.is_none()) else {
+            return;
+        };
+        let Some(listing) = cached.load().await else { return };
+        self.context.lists.set_kept(Arc::new(listing));
+        cached.set_stored(self.context.lists.listing());
+        self.deps.listing_changed.notify_one();
     }
 
-    fn max_clients(&self) -> usize {
-        self.context.config.max_clients.min(Semaphore::MAX_PERMITS)
+    /// Returns the number of clients' links that are connecting, connected or closing.
+    pub(crate) fn count(&self) -> usize {
+        self.capacity.in_use()
     }
 
     pub(crate) fn is_per_client(&self) -> bool {
-        self.context.config.session == Sharing::PerClient
+        self.context.config.load().session == Sharing::PerClient
     }
 
     pub(crate) fn full_error(&self) -> Error {
-        Error::LimitExceeded { limit: "maxClients", value: self.context.config.max_clients }
+        Error::LimitExceeded { limit: "maxClients", value: self.capacity.limit() }
     }
 
     /// Returns the caller's own link, if it is connected.
@@ -355,8 +451,12 @@ impl LinkTable {
         slot.link()
     }
 
-    /// Returns the lists of the caller's own link. Returns `None` if the link has fetched none.
+    /// Returns the lists of the caller's own link. Returns `None` if the link has fetched none, or ends because the
+    /// gateway dropped the server.
     pub(crate) fn lists_of(&self, caller: &Caller) -> Option<Arc<LinkLists>> {
+        if self.dropped.is_set() {
+            return None;
+        }
         let slot = self.links.lock().find(caller).cloned()?;
         Some(Arc::clone(slot.lists())).filter(|lists| lists.listing().hello.is_some())
     }
@@ -386,18 +486,21 @@ impl LinkTable {
         caller: &Caller,
         owner: impl FnOnce(SessionId) -> LinkOwner,
     ) -> Result<Arc<LinkSlot>, Error> {
+        self.dropped.check(self.context.events.server())?;
         let mut links = self.links.lock();
         if let Some(slot) = links.find(caller) {
             return Ok(Arc::clone(slot));
         }
         let id = match caller.session {
             Some(session) => session,
-            None if links.by_capabilities.len() < self.max_clients() => SessionId::new(self.run),
+            None if links.by_capabilities.len() < self.capacity.limit() => SessionId::new(self.run),
             None => return Err(self.full_error()),
         };
         let (notifications, queued) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
         let lists = Arc::new(LinkLists::new(Arc::clone(&self.context.config)));
-        let context = ManagerContext { lists, ..self.context.clone() };
+        // A reload may have changed the limit since the backend was created.
+        let max_upstream = self.deps.policies.load().subscriptions.upstream;
+        let context = ManagerContext { lists, max_upstream, ..self.context.clone() };
         let subscriptions = Arc::new(SubscriptionManager::new(context));
         let slot = Arc::new(LinkSlot::new(subscriptions, Some(owner(id)), notifications));
         match caller.session {
@@ -446,34 +549,6 @@ impl LinkTable {
         };
         drop(links);
         drop(removed);
-    }
-
-    /// Returns the subscriptions of a client. Returns `None` if the client has made no call yet.
-    pub(crate) fn manager(&self, session: SessionId) -> Option<Arc<SubscriptionManager>> {
-        self.find(session).map(|slot| Arc::clone(&slot.subscriptions))
-    }
-
-    pub(crate) fn managers(&self) -> Vec<Arc<SubscriptionManager>> {
-        self.links.lock().clients().map(|slot| Arc::clone(&slot.subscriptions)).collect()
-    }
-
-    /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
-    pub(crate) fn hand_over(&self) -> Vec<SubscriptionHandover> {
-        let clients: Vec<_> = self.links.lock().clients().cloned().collect();
-        let handover = |slot: Arc<LinkSlot>| SubscriptionHandover {
-            client: slot.owner.clone(),
-            subscriptions: slot.subscriptions.hand_over(),
-        };
-        clients.into_iter().map(handover).collect()
-    }
-
-    /// Adds the subscriptions of one client and so makes its supervisor connect.
-    pub(crate) fn take_over(self: &Arc<LinkTable>, client: &LinkOwner, subscriptions: Vec<Arc<Subscription>>) {
-        if client.caller.session.is_some()
-            && let Ok(slot) = self.find_or_start(&client.caller, |_| client.clone())
-        {
-            slot.subscriptions.take_over(subscriptions);
-        }
     }
 
     /// Queues a client's notification for its link. Ignores the notification if the link is neither connected nor

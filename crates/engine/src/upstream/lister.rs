@@ -14,15 +14,18 @@ use goblin_catalog::listing::{Definition, List, Listing};
 use goblin_config::lists::Refresh;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::Hello;
+use goblin_wire::via::ViaProblem;
 
 use crate::upstream::events::BackendEvents;
 use crate::upstream::fetch::{
     self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, remove_misannotated,
 };
 use crate::upstream::link::{Link, LinkError};
+use crate::upstream::listing_cache::CachedListing;
 use crate::upstream::lists::{Announcements, LinkLists};
+use crate::upstream::problem::BackendProblem;
 use crate::upstream::refresh::{self, FetchChange, FetchOutcome};
-use crate::upstream::subscriptions::{ListingStage, SETTLED_AFTER, SubscriptionManager};
+use crate::upstream::subscriptions::{ListingStage, LiveServer, SETTLED_AFTER, SubscriptionManager};
 use crate::upstream::supervisor::BackendDeps;
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
@@ -41,10 +44,12 @@ pub(crate) struct Lister<'a> {
     /// The lists of the shared link, if this link belongs to one client.
     pub shared: Option<&'a LinkLists>,
     pub subscriptions: &'a SubscriptionManager,
-    pub refresh: Refresh,
+    pub config: &'a LiveServer,
     pub deps: &'a BackendDeps,
     pub link: &'a Arc<Link>,
     pub hello: &'a Arc<Hello>,
+    /// The file of the listing, if it is cached.
+    pub cache: Option<&'a Arc<CachedListing>>,
 }
 
 /// The lists that are fetched again without an announcement.
@@ -71,18 +76,28 @@ struct FetchSummary {
     needs_refetch: bool,
 }
 
-/// Ends the refreshes of a link when its lister ends.
+/// The reason why a lister ended.
+pub(crate) enum ListerEnd {
+    /// The connection broke.
+    Lost(String),
+    /// The gateway must not use the server.
+    Dropped(ViaProblem),
+}
+
+/// Ends the refreshes of a link when its lister ends. The listing stays.
 struct RefreshGuard<'a>(&'a LinkLists);
 
 impl Drop for RefreshGuard<'_> {
     fn drop(&mut self) {
+        self.0.connection_ended();
         self.0.stop_refreshes();
     }
 }
 
 impl Lister<'_> {
-    /// Fetches all lists, then the changed ones. Returns the reason when a fetch finds that the connection broke.
-    pub(crate) async fn run(&self) -> String {
+    /// Fetches all lists, then the changed ones. Returns when a fetch finds that the connection broke or that the gateway
+    /// must not use the server.
+    pub(crate) async fn run(&self) -> ListerEnd {
         let (lists, started) = (self.lists, Instant::now());
         let mut can_announce = lists.watch_announcements();
         let _guard = RefreshGuard(lists);
@@ -102,7 +117,7 @@ impl Lister<'_> {
                 let stage = if is_settled { ListingStage::Complete } else { ListingStage::Early };
                 match self.fetch_lists(&wanted, FetchKind { stage, is_refresh, is_scheduled }).await {
                     Ok(summary) => needs_refetch |= summary.needs_refetch,
-                    Err(reason) => return reason,
+                    Err(end) => return end,
                 }
                 wanted.clear();
                 fetched = tokio::time::Instant::now();
@@ -133,6 +148,7 @@ impl Lister<'_> {
                 () = lists.refresh_due(|| self.has_clients()), if !refreshed.is_empty() => {
                     (wanted, is_scheduled) = (refreshed, true);
                 }
+                () = lists.reconfigured() => {}
                 // The lists own the sender, so the channel cannot close.
                 _ = can_announce.changed() => {}
             }
@@ -144,7 +160,7 @@ impl Lister<'_> {
 
     /// Returns the time between two refreshes without a cause. Returns `None` if the configuration disables refreshes.
     fn refresh_interval(&self) -> Option<Duration> {
-        match self.refresh {
+        match self.config.load().refresh {
             Refresh::Auto => Some(refresh::REFRESH_INTERVAL),
             Refresh::Every(interval) => Some(interval),
             Refresh::Never => None,
@@ -160,7 +176,7 @@ impl Lister<'_> {
             false => Announcements::Missing,
         };
         let offered = List::ALL.into_iter().filter(|list| list.is_offered(self.hello));
-        let (lists, needs_call): (Vec<_>, _) = match self.refresh {
+        let (lists, needs_call): (Vec<_>, _) = match self.config.load().refresh {
             Refresh::Never => (Vec::new(), false),
             Refresh::Every(_) => (offered.collect(), false),
             Refresh::Auto => {
@@ -177,14 +193,18 @@ impl Lister<'_> {
     }
 
     /// Fetches `lists` and publishes them. Records a refresh in the schedule.
-    async fn fetch_lists(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, String> {
+    async fn fetch_lists(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, ListerEnd> {
         self.subscriptions.on_listing_started();
         if kind.is_refresh {
             self.lists.refresh_started();
         }
         let summary = self.fetch_all(lists, kind).await?;
         self.lists.set_refreshing(false);
+        self.lists.fetch_ended();
         self.lists.set_settled();
+        if let Some(cache) = self.cache.filter(|_| self.lists.failed().is_empty()) {
+            cache.store(self.lists.listing());
+        }
         if kind.is_refresh {
             self.lists.refresh_ended(summary.outcome);
         }
@@ -195,8 +215,8 @@ impl Lister<'_> {
     /// after [`PUBLISH_DELAY`]. A list that fails keeps its last entries.
     ///
     /// Returns an error if the connection broke: over HTTP nothing else may notice the break, and the list would stay
-    /// stale.
-    async fn fetch_all(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, String> {
+    /// stale. Also returns an error if the gateway must not use the server. Nothing of that fetch is published.
+    async fn fetch_all(&self, lists: &[List], kind: FetchKind) -> Result<FetchSummary, ListerEnd> {
         let budget = FetchBudget::new(&self.deps.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(self.hello) {
@@ -219,11 +239,11 @@ impl Lister<'_> {
                     None => break,
                 },
                 () = tokio::time::sleep_until(publish_at), if !fetched.is_empty() => {
-                    self.publish(std::mem::take(&mut fetched), kind, &mut summary).await;
+                    self.publish(std::mem::take(&mut fetched), kind, &mut summary).await?;
                 }
             }
         }
-        self.publish(fetched, kind, &mut summary).await;
+        self.publish(fetched, kind, &mut summary).await?;
         summary.outcome.retry_after = budget.retry_after();
         if budget.is_exceeded() {
             summary.outcome.change = FetchChange::TooLarge;
@@ -233,18 +253,28 @@ impl Lister<'_> {
 
     /// Publishes the fetched lists that differ from the current ones. Only this task writes the listing, so reading
     /// and storing it without a lock is safe. If this future is dropped before `on_listing` completes, the manager
-    /// compares the next lists with the ones it knows.
-    async fn publish(&self, fetched: Vec<(List, FetchedList)>, kind: FetchKind, summary: &mut FetchSummary) {
+    /// compares the next lists with the ones it knows. Returns an error if the lists together name too many gateways.
+    async fn publish(
+        &self,
+        fetched: Vec<(List, FetchedList)>,
+        kind: FetchKind,
+        summary: &mut FetchSummary,
+    ) -> Result<(), ListerEnd> {
         let mut listing = Listing::clone(&self.lists.listing());
-        let mut differs = listing.hello.as_ref() != Some(self.hello);
+        let (mut differs, mut has_new_via) = (listing.hello.as_ref() != Some(self.hello), false);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
         let (has_resources, has_templates) = (has(List::Resources), has(List::Templates));
         listing.hello = Some(self.shared_hello());
         let shared = self.shared.map(LinkLists::listing);
         for (list, fresh) in fetched {
             let outcome = &mut summary.outcome;
+            if let Some(cache) = self.cache.filter(|_| fresh.is_private) {
+                cache.forbid();
+            }
             outcome.ttl = [outcome.ttl, fresh.ttl].into_iter().flatten().min();
+            has_new_via |= listing.set_via(list, fresh.via);
             if **listing.get(list) == fresh.entries {
+                self.lists.set_fetched(list);
                 continue;
             }
             let before = listing.clone();
@@ -262,9 +292,15 @@ impl Lister<'_> {
                 listing = before;
                 self.report_failed_list(list, ListingError::too_large());
                 outcome.change = FetchChange::TooLarge;
+            } else {
+                self.lists.set_fetched(list);
             }
         }
-        if differs {
+        // Each list was checked for a loop. Their order says nothing about the gateway behind the server.
+        if let Err(problem @ ViaProblem::TooManyGateways) = listing.via.check(&self.deps.lineage.id) {
+            return Err(ListerEnd::Dropped(problem));
+        }
+        if differs || has_new_via {
             self.lists.set_listing(listing);
             self.deps.listing_changed.notify_one();
         }
@@ -273,6 +309,7 @@ impl Lister<'_> {
             let stage = if kind.is_refresh && !differs { ListingStage::Unchanged } else { kind.stage };
             summary.needs_refetch |= self.subscriptions.on_listing(stage, has_resources).await;
         }
+        Ok(())
     }
 
     /// Returns the server's description. Uses the one of the shared link if both are equal.
@@ -281,9 +318,11 @@ impl Lister<'_> {
         shared.filter(|shared| shared == self.hello).unwrap_or_else(|| Arc::clone(self.hello))
     }
 
-    /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
-    async fn fetch(&self, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, String> {
-        match fetch::fetch(self.link, list, self.deps.policies.start_timeout, budget).await {
+    /// Fetches one list. Returns `None` if the list keeps its last entries. Returns an error if the connection broke or
+    /// the gateway must not use the server.
+    async fn fetch(&self, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, ListerEnd> {
+        let (timeout, own) = (self.deps.policies.load().start_timeout, &self.deps.lineage.id);
+        match fetch::fetch(self.link, list, timeout, budget, own).await {
             Ok(mut fetched) => {
                 self.lists.set_failed(list, None);
                 if list == List::Tools {
@@ -292,7 +331,8 @@ impl Lister<'_> {
                 }
                 Ok(Some(fetched))
             }
-            Err(ListingError::Failed(LinkError::Closed { reason, .. })) => Err(reason),
+            Err(ListingError::Failed(LinkError::Closed { reason, .. })) => Err(ListerEnd::Lost(reason)),
+            Err(ListingError::Dropped(problem)) => Err(ListerEnd::Dropped(problem)),
             // The link reports the lost session itself, through `Link::closed`.
             Err(ListingError::Failed(LinkError::SessionLost)) => Ok(None),
             Err(error) => {
@@ -308,6 +348,7 @@ impl Lister<'_> {
         let reason = match error {
             ListingError::Failed(link_error) => link_error.to_string(),
             ListingError::Endless(reason) => reason,
+            ListingError::Dropped(problem) => BackendProblem::Dropped(problem).to_string(),
             ListingError::TooLarge { limit, reason } => {
                 self.deps.observe.limit_hit(limit);
                 reason

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use goblin_catalog::listing::{Definition, List, Listing};
 use goblin_config::Server;
+use goblin_config::exposure::Profile;
 use goblin_subscriptions::OfferedResources;
 use goblin_subscriptions::pattern::Pattern;
 use goblin_wire::template::index::TemplateIndex;
@@ -29,6 +30,14 @@ pub(crate) struct ListingView {
 impl ListingView {
     pub(crate) fn new(config: Arc<Server>, listing: Arc<Listing>) -> ListingView {
         ListingView { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
+    }
+
+    /// Returns a view of the same listing with this configuration.
+    pub(crate) fn with_config(self: &Arc<ListingView>, config: Arc<Server>) -> Arc<ListingView> {
+        match Arc::ptr_eq(&self.config, &config) {
+            true => Arc::clone(self),
+            false => Arc::new(ListingView::new(config, Arc::clone(&self.listing))),
+        }
     }
 
     pub(crate) fn listing(&self) -> &Arc<Listing> {
@@ -94,6 +103,15 @@ impl ListingView {
         let indexes = self.resources().iter().enumerate();
         let covered = indexes.filter(|(_, resource)| is_covered(&resource.native) && self.admits(&resource.native));
         covered.map(|(index, _)| index).collect()
+    }
+
+    /// Reports whether a profile shows a URI of the backend.
+    pub(crate) fn is_shown(&self, events: &BackendEvents, native: &str, profile: &Profile) -> bool {
+        let exposed = || match self.definition(native) {
+            Some(_) => events.expose_listed(native),
+            None => events.expose_unlisted(native),
+        };
+        profile.shows_server(events.server()) && profile.resources.admits(&exposed())
     }
 
     fn has_template(&self, native: &str, budget: &mut MatchBudget) -> bool {
@@ -177,12 +195,20 @@ impl OfferedResources for ExposedListing<'_> {
         }
     }
 
+    fn lists(&self, native: &str) -> bool {
+        self.offered.definition(native).is_some()
+    }
+
     fn has(&self, native: &str) -> bool {
         let has_template = || self.offered.has_template(native, &mut self.budget.borrow_mut());
-        self.offered.definition(native).is_some() || self.offered.admits(native) && has_template()
+        self.lists(native) || self.offered.admits(native) && has_template()
     }
 
     fn expose(&self, native: &str) -> Arc<str> {
         self.events.expose_listed(native).into()
+    }
+
+    fn is_shown(&self, native: &str, profile: &Profile) -> bool {
+        self.offered.is_shown(self.events, native, profile)
     }
 }

@@ -9,19 +9,23 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use goblin_catalog::listing::{List, Listing};
-use goblin_config::Server;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::upstream::fetch::SkippedTool;
 use crate::upstream::listing_view::ListingView;
 use crate::upstream::refresh::{FetchOutcome, RefreshReason, RefreshSchedule};
+use crate::upstream::subscriptions::LiveServer;
 
 /// The lists of one link.
 pub struct LinkLists {
-    config: Arc<Server>,
+    config: LiveServer,
     /// The last listing, as subscriptions see it.
     view: ArcSwap<ListingView>,
+    /// Whether the listing comes from the current connection.
+    is_current: AtomicBool,
+    /// The lists that were fetched over the current connection, one bit each.
+    fetched: AtomicU8,
     defects: Mutex<ListDefects>,
     /// Whether the lister is fetching lists.
     is_refreshing: AtomicBool,
@@ -42,6 +46,8 @@ pub struct LinkLists {
     schedule: Mutex<RefreshSchedule>,
     /// Notified when the schedule changed.
     rescheduled: Notify,
+    /// Notified when the configuration changed.
+    configured: Notify,
 }
 
 /// The progress of a link's fetches.
@@ -49,6 +55,8 @@ pub struct LinkLists {
 struct FetchProgress {
     /// Whether the first listing is complete or the first attempt has failed.
     has_settled: bool,
+    /// Whether the listing of an earlier connection or run is published.
+    has_kept: bool,
     /// The number of refreshes that have started, and of those that have ended.
     started: u64,
     ended: u64,
@@ -82,10 +90,12 @@ pub(crate) struct AwaitedRefresh {
 }
 
 impl LinkLists {
-    pub(crate) fn new(config: Arc<Server>) -> LinkLists {
+    pub(crate) fn new(config: LiveServer) -> LinkLists {
         LinkLists {
-            view: ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default())),
+            view: ArcSwap::from_pointee(ListingView::new(config.load_full(), Arc::default())),
             config,
+            is_current: AtomicBool::new(false),
+            fetched: AtomicU8::new(0),
             defects: Mutex::default(),
             is_refreshing: AtomicBool::new(true),
             progress: watch::Sender::default(),
@@ -98,6 +108,7 @@ impl LinkLists {
             was_called: AtomicBool::new(false),
             schedule: Mutex::new(RefreshSchedule::new(Instant::now())),
             rescheduled: Notify::new(),
+            configured: Notify::new(),
         }
     }
 
@@ -110,7 +121,52 @@ impl LinkLists {
     }
 
     pub(crate) fn set_listing(&self, listing: Listing) {
-        self.view.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::new(listing))));
+        self.replace_listing(Arc::new(listing));
+    }
+
+    fn replace_listing(&self, listing: Arc<Listing>) {
+        self.view.store(Arc::new(ListingView::new(self.config.load_full(), listing)));
+        // The configuration may have changed meanwhile.
+        self.update_view();
+    }
+
+    fn update_view(&self) {
+        self.view.rcu(|view| view.with_config(self.config.load_full()));
+    }
+
+    /// Applies a new configuration to the view of the listing, and wakes the lister.
+    pub(crate) fn on_configured(&self) {
+        self.update_view();
+        self.configured.notify_one();
+    }
+
+    /// Waits until the configuration changes.
+    pub(crate) async fn reconfigured(&self) {
+        self.configured.notified().await;
+    }
+
+    /// Reports whether the listing comes from an earlier connection or from the cache. An empty one does not count.
+    pub(crate) fn is_stale(&self) -> bool {
+        !self.is_current.load(Ordering::Acquire) && self.listing().hello.is_some()
+    }
+
+    /// Records that a list was fetched over the current connection.
+    pub(crate) fn set_fetched(&self, list: List) {
+        self.fetched.fetch_or(list.bit(), Ordering::AcqRel);
+    }
+
+    /// Records the end of a fetch. The listing is current unless it has entries of a list that was never fetched over
+    /// the current connection.
+    pub(crate) fn fetch_ended(&self) {
+        let (listing, fetched) = (self.listing(), self.fetched.load(Ordering::Acquire));
+        let is_own = |list: &List| fetched & list.bit() != 0 || listing.get(*list).is_empty();
+        self.is_current.store(List::ALL.iter().all(is_own), Ordering::Release);
+    }
+
+    /// Records that the connection has ended. The listing stays.
+    pub(crate) fn connection_ended(&self) {
+        self.is_current.store(false, Ordering::Release);
+        self.fetched.store(0, Ordering::Release);
     }
 
     /// Returns the lists that failed in the last fetch, each with the reason.
@@ -142,6 +198,18 @@ impl LinkLists {
     pub(crate) async fn settled(&self) {
         // `self` owns the sender, so the channel cannot close during the wait.
         let _ = self.progress.subscribe().wait_for(|progress| progress.has_settled).await;
+    }
+
+    /// Waits until there is a listing of this run or of an earlier one, or the first attempt has failed.
+    pub(crate) async fn listed(&self) {
+        let is_listed = |progress: &FetchProgress| progress.has_settled || progress.has_kept;
+        let _ = self.progress.subscribe().wait_for(is_listed).await;
+    }
+
+    /// Publishes the listing of an earlier connection or run. It stays stale until the first fetch.
+    pub(crate) fn set_kept(&self, listing: Arc<Listing>) {
+        self.replace_listing(listing);
+        self.progress.send_modify(|progress| progress.has_kept = true);
     }
 
     pub(crate) fn has_settled(&self) -> bool {
@@ -229,12 +297,13 @@ impl LinkLists {
         self.take_marks();
     }
 
-    /// Starts the refreshes of a link, unless they have started. `interval` is the time between two refreshes without a
-    /// cause. If `needs_call` is set, only tool calls cause refreshes.
+    /// Starts the refreshes of a link, or applies new settings to them. `interval` is the time between two refreshes
+    /// without a cause. If `needs_call` is set, only tool calls cause refreshes.
     pub(crate) fn start_refreshes(&self, interval: Duration, needs_call: bool) {
         let mut schedule = self.schedule.lock();
-        if !self.has_refreshes.load(Ordering::Acquire) {
-            *schedule = RefreshSchedule::with_interval(Instant::now(), interval);
+        match self.has_refreshes.load(Ordering::Acquire) {
+            true => schedule.set_interval(interval),
+            false => *schedule = RefreshSchedule::with_interval(Instant::now(), interval),
         }
         schedule.set_needs_call(needs_call);
         self.has_refreshes.store(true, Ordering::Release);
@@ -324,11 +393,13 @@ fn bits(lists: &[List]) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use goblin_config::Server;
+
     use super::*;
 
     fn lists() -> LinkLists {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
-        LinkLists::new(Arc::new(Server::new("a", transport, Default::default())))
+        LinkLists::new(Arc::new(ArcSwap::from_pointee(Server::new("a", transport, Default::default()))))
     }
 
     #[tokio::test]

@@ -8,14 +8,19 @@ use std::fmt;
 use std::time::Duration;
 
 use goblin_telemetry::clean;
+use goblin_wire::units::duration;
+use goblin_wire::via::{MAX_IDS, ViaProblem};
 use http::StatusCode;
 
+use crate::upstream::cause;
 use crate::upstream::child::{Exit, SpawnError};
 
 /// The beginning of the reason for a process that ended.
 const ENDED: &str = "the process ended with ";
 /// Separates a failure from the last lines on stderr, which differ every time.
 const LAST_LINES: &str = "; last lines on stderr: ";
+/// Separates a failure from the lines on stderr that name its cause.
+const CAUSE: &str = "; stderr names the cause: ";
 /// Separates a failure from a line on stdout that is not a message.
 const BUT: &str = ", but ";
 /// Separates a failure from an error or a text of the server.
@@ -24,12 +29,16 @@ const DETAILS: &str = "; details: ";
 const CANNOT_START: &str = "its command cannot be started: ";
 /// Replaces a quotation in the reason for clients.
 const SEE_STATUS: &str = "; goblin status shows more";
-/// The number of stderr lines that a failure quotes.
-pub(crate) const MAX_QUOTED_LINES: usize = 5;
+/// The signals that end a process from outside.
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+/// The number of stderr lines that a failure without a known cause quotes.
+const MAX_QUOTED_LINES: usize = 5;
 /// The number of characters of a quoted line.
 const MAX_QUOTED_LINE: usize = 200;
 
 const CHECK_SSE: &str = "is the url that of an HTTP+SSE server? it often ends in /sse; Streamable HTTP is of type http";
+const CHECK_COMMAND: &str = "is it the command of an MCP server?";
 const RUN_BY_HAND: &str = "run its command by hand to see more";
 
 /// A cause of failure. Its `Display` text is the explanation.
@@ -38,10 +47,14 @@ pub(crate) enum BackendProblem<'a> {
     Ended {
         exit: Exit,
         last_lines: &'a [String],
+        /// The first line on stdout, if the process has sent no message.
+        stray_line: Option<&'a str>,
         /// The variables that are set for the gateway and that the process did not get, though it may need them.
         missing: &'a [String],
     },
     CannotStart(&'a SpawnError),
+    /// The program writes its input to stdout.
+    Echo,
     /// The server answered the handshake with an error.
     HandshakeRejected(&'a str),
     /// The server did not answer the handshake.
@@ -74,6 +87,9 @@ pub(crate) enum BackendProblem<'a> {
     NeedsHandshake(&'a str),
     /// The URL supports neither transport. Holds the failures of Streamable HTTP and of HTTP+SSE.
     NeitherTransport(&'a str, &'a str),
+    /// The gateway must not use the server. In a loop the lists come from this gateway, or it rejected the connection,
+    /// or the server's process refuses to start.
+    Dropped(ViaProblem),
 }
 
 /// The kind of connection to a server.
@@ -86,20 +102,11 @@ pub(crate) enum ConnectionKind {
 impl fmt::Display for BackendProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BackendProblem::Ended { exit, last_lines, missing } => {
-                write!(f, "{ENDED}{exit}")?;
-                if !last_lines.is_empty() {
-                    write!(f, "{LAST_LINES}{}", last_lines.join(" / "))?;
-                }
-                match missing {
-                    [] => write!(f, " ({RUN_BY_HAND})"),
-                    [only] => write!(f, " ({only} is set, but the server does not get it; name it in its \"inherit\")"),
-                    several => {
-                        let names = several.join(", ");
-                        write!(f, " ({names} are set, but the server does not get them; name those it needs in its ")?;
-                        f.write_str("\"inherit\")")
-                    }
-                }
+            BackendProblem::Ended { exit, last_lines, stray_line, missing } => {
+                write_ended(f, *exit, last_lines, *stray_line, missing)
+            }
+            BackendProblem::Echo => {
+                f.write_str("it echoes its input, so it is not an MCP server (is it the right command?)")
             }
             BackendProblem::CannotStart(error) => write!(f, "{CANNOT_START}{error}"),
             BackendProblem::HandshakeRejected(details) => write!(f, "it rejected the handshake{DETAILS}{details}"),
@@ -108,13 +115,14 @@ impl fmt::Display for BackendProblem<'_> {
                     ConnectionKind::Pipe => "does the command start an MCP server on stdin and stdout?",
                     ConnectionKind::Url => "is the url that of an MCP server?",
                 };
-                write!(f, "no answer to the handshake within {timeout:?} ({hint} ")?;
+                write!(f, "no answer to the handshake within {} ({hint} ", duration(*timeout))?;
                 f.write_str("a slow one needs a longer policies.startTimeout)")
             }
             BackendProblem::StrayOutput { timeout, line } => {
                 write!(
                     f,
-                    "no answer to the handshake within {timeout:?}{BUT}{line:?} on stdout, which is not an MCP message "
+                    "no answer to the handshake within {}{BUT}{line:?} on stdout, which is not an MCP message ",
+                    duration(*timeout)
                 )?;
                 f.write_str("(is it the right command? logs belong on stderr; ")?;
                 f.write_str("a slow server needs a longer policies.startTimeout)")
@@ -124,7 +132,7 @@ impl fmt::Display for BackendProblem<'_> {
                 f.write_str("it answered with a web page (is the url right? that of an MCP server often ends in /mcp)")
             }
             BackendProblem::NoEndpoint { timeout } => {
-                write!(f, "no endpoint event on its stream within {timeout:?} ({CHECK_SSE})")
+                write!(f, "no endpoint event on its stream within {} ({CHECK_SSE})", duration(*timeout))
             }
             BackendProblem::NoStream => {
                 write!(f, "it answered GET without an event stream ({CHECK_SSE})")
@@ -136,13 +144,54 @@ impl fmt::Display for BackendProblem<'_> {
                 )?;
                 f.write_str("configure the url that the server itself uses)")
             }
+            BackendProblem::Dropped(ViaProblem::Loop) => f.write_str(
+                "it is this gateway itself, directly or through another gateway (remove it from mcpServers)",
+            ),
+            BackendProblem::Dropped(ViaProblem::TooManyGateways) => write!(
+                f,
+                "its lists name more than {MAX_IDS} gateways, so a loop could stay hidden (connect fewer gateways in a row)"
+            ),
             BackendProblem::NeitherTransport(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
             BackendProblem::DiscoverRejected(details) => write!(f, "it rejected server/discover{DETAILS}{details}"),
             BackendProblem::NeedsHandshake(details) => {
                 write!(f, "it supports no version without a handshake{DETAILS}{details} ")?;
                 f.write_str("(its \"protocol\" is \"modern\"; use \"auto\" or \"legacy\")")
             }
-            BackendProblem::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is not a url"),
+            BackendProblem::BadEndpoint(text) => write!(f, "its endpoint event is not a url{DETAILS}{text:?}"),
+        }
+    }
+}
+
+/// Writes why a process ended: the cause on stderr or else its last lines, a line on stdout, and a remedy.
+fn write_ended(
+    f: &mut fmt::Formatter<'_>,
+    exit: Exit,
+    last_lines: &[String],
+    stray_line: Option<&str>,
+    missing: &[String],
+) -> fmt::Result {
+    write!(f, "{ENDED}{exit}")?;
+    // Another process sent these signals, so an earlier error on stderr did not end the process.
+    let is_foreign = matches!(exit, Exit::Signal(SIGKILL | SIGTERM));
+    let cause = cause::cause(last_lines).filter(|_| !is_foreign).map(|lines| lines.join(" / "));
+    match &cause {
+        Some(cause) => write!(f, "{CAUSE}{cause}")?,
+        None if last_lines.is_empty() => {}
+        None => {
+            let quoted = &last_lines[last_lines.len().saturating_sub(MAX_QUOTED_LINES)..];
+            write!(f, "{LAST_LINES}{}", quoted.join(" / "))?;
+        }
+    }
+    if let Some(line) = stray_line {
+        write!(f, "{BUT}{line:?} on stdout, which is not an MCP message")?;
+    }
+    let remedy = cause.as_deref().and_then(cause::remedy);
+    match missing {
+        [] => write!(f, " ({})", remedy.unwrap_or(if stray_line.is_some() { CHECK_COMMAND } else { RUN_BY_HAND })),
+        [only] => write!(f, " ({only} is set, but the server does not get it; name it in its \"inherit\")"),
+        several => {
+            let names = several.join(", ");
+            write!(f, " ({names} are set, but the server does not get them; name those it needs in its \"inherit\")")
         }
     }
 }
@@ -160,7 +209,7 @@ fn remedy_for(status: StatusCode) -> &'static str {
 /// Returns the part of a reason that stays the same when the same failure happens again.
 pub(crate) fn stable_part(reason: &str) -> &str {
     let remedy = Some(" (").filter(|_| reason.starts_with(ENDED));
-    let ends = [LAST_LINES, BUT].into_iter().chain(remedy).filter_map(|separator| reason.find(separator));
+    let ends = [LAST_LINES, CAUSE, BUT].into_iter().chain(remedy).filter_map(|separator| reason.find(separator));
     &reason[..ends.min().unwrap_or(reason.len())]
 }
 
@@ -192,7 +241,7 @@ mod tests {
     fn equal_failures_with_different_output_have_the_same_stable_part() {
         let ended = |exit, lines: &[&str]| {
             let last_lines: Vec<_> = lines.iter().map(|line| (*line).to_owned()).collect();
-            BackendProblem::Ended { exit, last_lines: &last_lines, missing: &[] }.to_string()
+            BackendProblem::Ended { exit, last_lines: &last_lines, stray_line: None, missing: &[] }.to_string()
         };
         let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
         assert_eq!(
@@ -204,13 +253,24 @@ mod tests {
         assert_ne!(stable_part(&one), stable_part(&ended(Exit::Code(2), &["12:00 no"])));
         let stray = |line| BackendProblem::StrayOutput { timeout: Duration::from_secs(5), line }.to_string();
         assert_eq!(stable_part(&stray("12:00 up")), stable_part(&stray("12:01 up")));
+        let killed = ended(Exit::Signal(9), &["ValueError: ignored", "serving"]);
+        assert!(killed.contains("; last lines on stderr: ValueError: ignored / serving"), "{killed}");
         assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
     }
 
     #[test]
     fn hard7_a_public_message_contains_no_server_output_and_no_command_line() {
         let lines = ["Traceback: s3cret".to_owned()];
-        let ended = BackendProblem::Ended { exit: Exit::Code(1), last_lines: &lines, missing: &["A_TOKEN".to_owned()] };
+        let missing = ["A_TOKEN".to_owned()];
+        let ended = BackendProblem::Ended {
+            exit: Exit::Code(1),
+            last_lines: &lines,
+            stray_line: Some("s3cret"),
+            missing: &missing,
+        };
+        let error = ["KeyError: 's3cret'".to_owned()];
+        let failed =
+            BackendProblem::Ended { exit: Exit::Code(1), last_lines: &error, stray_line: None, missing: &missing };
         assert!(
             ended
                 .to_string()
@@ -220,10 +280,11 @@ mod tests {
         let timeout = Duration::from_secs(5);
         for (problem, expected) in [
             (ended, "the process ended with exit code 1; goblin status shows more"),
+            (failed, "the process ended with exit code 1; goblin status shows more"),
             (BackendProblem::CannotStart(&spawn), "its command cannot be started; goblin status shows more"),
             (
                 BackendProblem::StrayOutput { timeout, line: "s3cret" },
-                "no answer to the handshake within 5s; goblin status shows more",
+                "no answer to the handshake within 5 s; goblin status shows more",
             ),
             (BackendProblem::HandshakeRejected("s3cret"), "it rejected the handshake; goblin status shows more"),
             (BackendProblem::DiscoverRejected("s3cret"), "it rejected server/discover; goblin status shows more"),
@@ -231,6 +292,7 @@ mod tests {
                 BackendProblem::NeedsHandshake("s3cret"),
                 "it supports no version without a handshake; goblin status shows more",
             ),
+            (BackendProblem::BadEndpoint("s3cret"), "its endpoint event is not a url; goblin status shows more"),
             (BackendProblem::HttpStatus(StatusCode::NOT_FOUND), "it answered HTTP 404 Not Found (is the url right?)"),
         ] {
             assert_eq!(public(&problem.to_string()), expected);

@@ -128,6 +128,15 @@ impl RefreshSchedule {
         }
     }
 
+    /// Sets the time between two refreshes without a cause. A shorter interval also shortens the pause of the backoff.
+    pub(crate) fn set_interval(&mut self, interval: Duration) {
+        if self.interval != interval {
+            self.interval = interval;
+            let max = interval.max(MIN_PAUSE);
+            (self.pause, self.miss_pause) = (self.pause.min(max), self.miss_pause.min(max));
+        }
+    }
+
     /// Sets whether only tool calls cause refreshes.
     pub(crate) fn set_needs_call(&mut self, needs_call: bool) {
         self.needs_call = needs_call;

@@ -287,6 +287,8 @@ mod tests {
             dialect: from,
             level: None,
             client_capabilities: Arc::new(ClientCapabilities { raw: raw.into(), ..ClientCapabilities::default() }),
+            is_gateway: false,
+            program: None,
         };
         let token = request.params.known_meta.progress_token.map(|at| (at, Bytes::from_static(b"9")));
         let edits = RequestMeta { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);

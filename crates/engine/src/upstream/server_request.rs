@@ -6,6 +6,7 @@
 //! open. A backend that answers its call early still receives the client's response.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
@@ -37,7 +38,7 @@ enum ServerRequestEnd {
     Cancelled(String),
     /// The call was cancelled or timed out. The backend was notified of that, but it may still wait for this response.
     CallEnded,
-    TimedOut,
+    TimedOut(Duration),
     ClientDisconnected,
 }
 
@@ -145,10 +146,7 @@ fn response_for(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbou
         Err(ServerRequestEnd::CallEnded) => {
             Error::ClientUnavailable { reason: "its call was cancelled or timed out".to_owned() }
         }
-        Err(ServerRequestEnd::TimedOut) => Error::Unanswered {
-            method: request.method.to_string(),
-            after: inbound.response_timeout.unwrap_or_default(),
-        },
+        Err(ServerRequestEnd::TimedOut(after)) => Error::Unanswered { method: request.method.to_string(), after },
         Err(ServerRequestEnd::ClientDisconnected) => disconnected(),
     };
     Some(inbound.rejection(request, &error))
@@ -175,8 +173,11 @@ async fn wait(
 ) -> Result<Bytes, ServerRequestEnd> {
     let _idle_pause = IdlePauses::new(&recipient.calls);
     let timed_out = async {
-        match inbound.response_timeout {
-            Some(timeout) => tokio::time::sleep(timeout).await,
+        match inbound.response_timeout() {
+            Some(timeout) => {
+                tokio::time::sleep(timeout).await;
+                timeout
+            }
             None => std::future::pending().await,
         }
     };
@@ -197,13 +198,13 @@ async fn wait(
                 break ServerRequestEnd::Cancelled(reason.unwrap_or_else(link_ended));
             }
             () = recipient.abandoned() => break ServerRequestEnd::CallEnded,
-            () = &mut timed_out => break ServerRequestEnd::TimedOut,
+            after = &mut timed_out => break ServerRequestEnd::TimedOut(after),
         }
     };
     match &ended {
         ServerRequestEnd::Cancelled(reason) => recipient.notify_cancelled(open.id, reason),
         ServerRequestEnd::CallEnded => recipient.notify_cancelled(open.id, "its call was cancelled or timed out"),
-        ServerRequestEnd::TimedOut => recipient.notify_cancelled(open.id, "the gateway's timeout expired"),
+        ServerRequestEnd::TimedOut(_) => recipient.notify_cancelled(open.id, "the gateway's timeout expired"),
         ServerRequestEnd::ClientDisconnected => {}
     }
     Err(ended)

@@ -21,6 +21,9 @@ use goblin_client::connect::ResponseBody;
 use goblin_client::events::{EventStream, has_content_type, is_event_stream};
 use goblin_telemetry::worker;
 use goblin_wire::framing::{Frame, SseEvent};
+use goblin_wire::headers::VIA;
+use goblin_wire::units::duration;
+use goblin_wire::via::REFUSAL;
 use goblin_wire::{Id, Message, Method, Response};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method as Verb, Response as HttpResponse, Uri};
@@ -85,8 +88,9 @@ impl SseLink {
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
         let accepted = timeout(BACKGROUND_TIMEOUT, Arc::clone(&self.shared).post(body)).await;
-        let timed_out =
-            |_| LinkError::Protocol(format!("it did not accept a notification within {BACKGROUND_TIMEOUT:?}"));
+        let timed_out = |_| {
+            LinkError::Protocol(format!("it did not accept a notification within {}", duration(BACKGROUND_TIMEOUT)))
+        };
         accepted.map_err(timed_out)?.map(drop)
     }
 
@@ -103,13 +107,19 @@ impl SseLink {
 impl SseLinkInner {
     /// Opens the GET stream and reads up to its `endpoint` event. Returns the rest of the stream as well.
     async fn open_stream(&self) -> Result<(Uri, EventStream), LinkError> {
-        let HttpPeer { client, url, headers, limit, .. } = &self.peer;
+        let HttpPeer { client, url, headers, via, limit, .. } = &self.peer;
         let mut request = request(Verb::GET, url, headers.clone(), Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
+        request.headers_mut().insert(VIA, via.clone());
         let response = client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
         let protocol = |problem: BackendProblem<'_>| LinkError::Protocol(problem.to_string());
         if !response.status().is_success() {
-            return Err(protocol(BackendProblem::HttpStatus(response.status())));
+            let (status, body) = (response.status(), error_body(response).await);
+            let text = String::from_utf8_lossy(&body);
+            return Err(match text.contains(REFUSAL) {
+                true => protocol(BackendProblem::HandshakeRejected(&text)),
+                false => protocol(BackendProblem::HttpStatus(status)),
+            });
         }
         if !is_event_stream(response.headers()) {
             return Err(protocol(BackendProblem::NoStream));
@@ -261,7 +271,10 @@ where
             Ok(Ok(false)) => return LinkEnd::Lost("its stream ended".to_owned()),
             Ok(Err(error)) => return LinkEnd::Lost(broken_stream(&error)),
             Err(_) if pinged => {
-                return LinkEnd::Lost(format!("its stream is silent, and it answered no ping within {PING_TIMEOUT:?}"));
+                return LinkEnd::Lost(format!(
+                    "its stream is silent, and it answered no ping within {}",
+                    duration(PING_TIMEOUT)
+                ));
             }
             Err(_) if shared.peer.open.is_empty() => {
                 pinged = true;

@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
-use goblin_wire::{Message, Response};
+use goblin_wire::{Message, Method, Response};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
@@ -29,11 +29,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::call::Call;
+use crate::upstream::cause::MAX_EXAMINED_LINES;
 use crate::upstream::child::{self, ChildCommand, Exit, ProcessGroup, SpawnError};
+use crate::upstream::guard;
 use crate::upstream::inbound::{InboundHandler, ReplySink};
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open_requests::LinkRequests;
-use crate::upstream::problem::{BackendProblem, MAX_QUOTED_LINES, quotable};
+use crate::upstream::problem::{BackendProblem, quotable};
 
 /// The longest wait of a request for space in the queue to the child.
 pub(crate) const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,6 +54,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A link to a child process.
 pub struct StdioLink {
     shared: Arc<StdioLinkInner>,
+    /// The id of the guard that runs the process.
+    guard: u32,
     /// Ends the process when it becomes `true` or is dropped. The task that watches the process holds the receiver.
     stop: watch::Sender<bool>,
 }
@@ -106,8 +110,9 @@ impl StdioLink {
         let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
         let (stop, stopped) = watch::channel(false);
         let output = OutputTasks { stdout: reader, stderr };
+        let guard = child.process.id();
         worker::spawn(watch_process(Arc::clone(&shared), child.process, writer, output, stopped));
-        Ok(StdioLink { shared, stop })
+        Ok(StdioLink { shared, guard, stop })
     }
 
     /// Sends a request and waits for its response. The caller limits the wait by dropping the future.
@@ -117,6 +122,11 @@ impl StdioLink {
         let answer = answered.await.unwrap_or_else(|_| Err(self.shared.open.lost_error(true)));
         drop(slot);
         answer
+    }
+
+    /// Returns the id of the process. If the system does not tell it, returns the id of the process group.
+    pub(crate) fn process_id(&self) -> u32 {
+        guard::command_of(self.guard).unwrap_or(self.guard)
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
@@ -150,16 +160,20 @@ impl StdioLinkInner {
         if !line.is_empty() {
             output.last_lines.push_back(line);
         }
-        if output.last_lines.len() > MAX_QUOTED_LINES {
+        if output.last_lines.len() > MAX_EXAMINED_LINES {
             output.last_lines.pop_front();
         }
     }
 
     /// Returns an explanation for the end of the process.
     fn explain_exit(&self, exit: Exit) -> String {
-        let last_lines: Vec<_> = self.output.lock().last_lines.iter().cloned().collect();
+        let (last_lines, stray_line) = {
+            let output = self.output.lock();
+            (output.last_lines.iter().cloned().collect::<Vec<_>>(), output.stray_line.clone())
+        };
+        let stray_line = stray_line.as_deref().filter(|_| !self.has_responded.load(Ordering::Relaxed));
         let missing = self.command.missing_variables(self.inbound.server(), &last_lines);
-        BackendProblem::Ended { exit, last_lines: &last_lines, missing: &missing }.to_string()
+        BackendProblem::Ended { exit, last_lines: &last_lines, stray_line, missing: &missing }.to_string()
     }
 
     /// Queues a message and waits for space for at most [`QUEUE_TIMEOUT`].
@@ -202,6 +216,9 @@ impl StdioLinkInner {
                     self.open.on_notification(&notification, || self.open.attribution());
                 }
             }
+            Ok(Message::Request(request)) if quoted.is_some() && is_handshake(&request.method) => {
+                self.open.close(LinkEnd::Lost(BackendProblem::Echo.to_string()));
+            }
             Ok(Message::Request(request)) => {
                 self.inbound.on_request(request, self.open.attribution(), Arc::clone(self) as _)
             }
@@ -232,6 +249,11 @@ impl ReplySink for StdioLinkInner {
             }
         })
     }
+}
+
+/// Reports whether only clients send this request. A program that returns it repeats its input.
+fn is_handshake(method: &Method) -> bool {
+    matches!(method, Method::Initialize | Method::Discover)
 }
 
 /// Returns the queue units of a message. A message of any size fits into an empty queue.

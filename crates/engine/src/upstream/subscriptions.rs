@@ -8,6 +8,7 @@
 //! Lock order: `state` comes before `held`, before the fields that a subscription has seen, and before the update
 //! queue of a client.
 
+mod delivery;
 mod listening;
 mod plan;
 mod selective;
@@ -15,27 +16,23 @@ mod selective;
 mod tests;
 mod upkeep;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use arc_swap::ArcSwap;
 use goblin_catalog::listing::List;
 use goblin_config::Server;
 use goblin_config::lists::Unlisted;
 use goblin_subscriptions::count::{LimitReached, SubscriptionPermit};
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
-use goblin_subscriptions::updates::{Update, UpdateScope};
-use goblin_subscriptions::{ClientId, ResourceName, SubscribeOutcome, SubscribeStatus};
+use goblin_subscriptions::{ClientId, SubscribeOutcome, SubscribeStatus};
 use goblin_telemetry::{Event, worker};
-use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::{Method, Notification};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::client::subscriptions::{
-    AffectedSubscription, Notice, SubscribeRequest, Subscription, SubscriptionEntry, SubscriptionTable,
+    DrainedSubscriptions, Notice, SubscribeRequest, Subscription, SubscriptionEntry, SubscriptionTable,
 };
 use crate::client::{Client, ClientRegistry};
 use crate::upstream::events::BackendEvents;
@@ -44,11 +41,14 @@ use crate::upstream::lists::LinkLists;
 use crate::upstream::subscriptions::selective::DeferredUpdates;
 use crate::upstream::subscriptions::upkeep::ReadQueue;
 
+/// The configuration of a server. A reload replaces it if the connection stays.
+pub(crate) type LiveServer = Arc<ArcSwap<Server>>;
+
 /// The parts of a backend that a manager uses. All but the lists are those of every manager of the backend.
 #[derive(Clone)]
 pub struct ManagerContext {
     pub events: Arc<BackendEvents>,
-    pub config: Arc<Server>,
+    pub config: LiveServer,
     /// The lists of the link.
     pub lists: Arc<LinkLists>,
     /// The limit of resources that patterns and forwarded URIs may subscribe to upstream.
@@ -264,93 +264,12 @@ impl SubscriptionManager {
         self.state().table.all().count()
     }
 
-    /// Handles `notifications/resources/updated` from the backend.
-    pub fn on_update(&self, notification: &Notification) {
-        let text = notification.raw.as_str();
-        let Some(at) = notification.params.uri else { return };
-        let Some(native) = json::string(text, at) else { return };
-        let update = notification.params.whole.map(|params| (text, params));
-        self.distribute(&native, update, |exposed| {
-            let mut edits = Splice::new();
-            edits.replace(at, quote(exposed));
-            json::single_line(edits.apply(notification.raw.bytes()))
-        });
-    }
-
-    /// Puts an update of `native` into the queue of every subscribed client. Updates for selected fields wait for the
-    /// next listing if the fields are unknown.
-    fn distribute(&self, native: &str, update: Option<(&str, json::Span)>, message: impl FnOnce(&str) -> Bytes) {
-        let offered = self.context.lists.view();
-        if !offered.admits(native) {
-            return;
-        }
-        let state = self.state();
-        let affected = state.table.affected(native);
-        if affected.is_empty() {
-            return;
-        }
-        // Usually a client subscribed to exactly this resource, so its name can be shared.
-        let name = match affected.iter().find(|affected| *affected.subscription.name.native == *native) {
-            Some(exact) => Arc::clone(&exact.subscription.name),
-            None => {
-                Arc::new(ResourceName { native: native.into(), exposed: self.context.events.expose(native).into() })
-            }
-        };
-        let message = message(&name.exposed);
-        let event =
-            Event::UpdateReceived { server: self.context.events.server(), uri: &name.exposed, count: affected.len() };
-        let (mut notified, mut deferred) = (NotifiedClients::default(), Vec::new());
-        for affected in &affected {
-            match self.decide(affected, native, update, &offered) {
-                selective::UpdateDecision::Deliver if notified.is_first(affected) => {
-                    queue_update(affected, &name, &message)
-                }
-                selective::UpdateDecision::Deliver | selective::UpdateDecision::Suppress => {}
-                selective::UpdateDecision::AwaitListing => deferred.push(affected),
-            }
-        }
-        if deferred.into_iter().any(|affected| notified.is_first(affected)) {
-            self.held().hold(&name.native, &message);
-            self.context.lists.mark(&[List::Resources]);
-        }
-        self.context.events.emit(&event);
-    }
-
-    /// Sends an update for each notice, because a change may have been missed. Each client gets one update per
-    /// resource. Requires the lock: it keeps the updates in order, and no client receives an update after its
-    /// unsubscribe.
-    fn send_updates(&self, _state: &ManagerState, notices: &[Notice]) {
-        let mut notified = HashSet::new();
-        for Notice { subscription, name } in notices {
-            if notified.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
-                queue_update(
-                    &AffectedSubscription { subscription, enclosing: None, is_next: false },
-                    name,
-                    &updated(&name.exposed),
-                );
-            }
-        }
-    }
-
-    /// Notifies subscribers that resources were deleted. Clients without support for deletions get a marked update.
-    fn send_deletions(&self, _state: &ManagerState, notices: &[Notice]) {
-        for Notice { subscription, name } in notices {
-            subscription.forget(&name.native);
-            let message = if subscription.subscriber.declares_subscriptions() {
-                deleted(&name.exposed)
-            } else {
-                marked_deleted(&name.exposed)
-            };
-            queue_update(&AffectedSubscription { subscription, enclosing: None, is_next: false }, name, &message);
-        }
-    }
-
     /// Marks the link as connected. Call this before the link is published: a client that subscribes then must not get
     /// a stale status.
     pub fn link_up(&self, can_subscribe: bool) {
         // A polled resource needs no subscribe request, but its first read takes the same path. New subscriptions wait
         // for that read.
-        let sends_requests = can_subscribe || self.context.config.poll.is_some();
+        let sends_requests = can_subscribe || self.context.config.load().poll.is_some();
         let mut state = self.state();
         let is_listed = self.context.lists.view().is_listed();
         let (link, notices) = state.table.link_up(sends_requests, is_listed);
@@ -365,35 +284,9 @@ impl SubscriptionManager {
         state.table.link_down(link);
     }
 
-    /// Sends one update per subscription, because notifications may have been lost on a connection that continues.
-    pub fn notify_all(&self) {
-        let mut state = self.state();
-        let notices = state.table.mark_stale();
-        self.send_updates(&state, &notices);
-    }
-
-    /// Discards pending deletion checks, because a new connection fetches the lists. The next listing decides anew.
-    pub(crate) fn discard_checks(&self) {
-        self.reads().set_suspects(Vec::new());
-    }
-
     /// Prepares for a listing: it will decide the updates that are held until now.
     pub(crate) fn on_listing_started(&self) {
         self.held().assign_to_listing();
-    }
-
-    /// Delivers the held updates, because without a listing their fields cannot be compared.
-    pub fn on_listing_failed(&self) {
-        let updates = self.held().take();
-        let state = self.state();
-        for (native, message) in updates {
-            let affected = state.table.affected(&native);
-            let mut notified = NotifiedClients::default();
-            let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
-            for affected in selective.filter(|affected| notified.is_first(affected)) {
-                queue_update(affected, &self.name_of(affected, &native), &message);
-            }
-        }
     }
 
     /// Processes a new listing. `has_resources` is `false` for templates alone, which hold no fields of resources.
@@ -411,7 +304,7 @@ impl SubscriptionManager {
         let before = std::mem::replace(&mut state.last_listing, Arc::clone(&offered));
         let covered = covered.filter(|covered| covered.is_current(&offered, &before));
         let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
-        let relisted = match &covered {
+        let mut relisted = match &covered {
             // Patterns that were added meanwhile were matched against this list when they were added.
             Some(covered) => state.table.handle_listing(&exposed, covered.added()),
             None => state.table.handle_listing(&exposed, offered.added_since(&before)),
@@ -420,43 +313,55 @@ impl SubscriptionManager {
             self.deliver_changed_fields(&state.table, &offered);
         }
         self.send_updates(&state, &relisted.notices);
+        if relisted.suspects.iter().any(|native| !offered.admits(native)) {
+            self.mark_hidden(&mut state, &offered);
+            relisted.suspects.retain(|native| offered.admits(native));
+        }
         drop(state);
-        let needs_refetch = stage == ListingStage::Early && !relisted.suspects.is_empty();
-        if stage == ListingStage::Complete {
-            self.reads().set_suspects(relisted.suspects);
+        let has_checks = !relisted.suspects.is_empty() || !relisted.doubtful.is_empty();
+        match stage {
+            ListingStage::Early => {}
+            ListingStage::Complete => self.reads().set_suspects([relisted.suspects, relisted.doubtful].concat()),
+            ListingStage::Unchanged => self.reads().add_suspects(relisted.doubtful),
         }
         self.wakeup.notify_one();
-        needs_refetch
+        stage == ListingStage::Early && has_checks
+    }
+
+    /// Applies the profiles in force to the subscriptions of their clients. The lists may be long, so call this outside
+    /// of the worker threads.
+    pub(crate) fn apply_profiles(&self) {
+        let mut state = self.state();
+        if !state.table.has_changed_profiles() {
+            return;
+        }
+        let offered = self.context.lists.view();
+        let outcome = state.table.apply_profiles(&self.exposed(&offered));
+        self.send_hidden(&state, &outcome.hidden);
+        self.send_updates(&state, &outcome.notices);
+        drop(state);
+        self.wakeup.notify_one();
     }
 
     /// Closes the manager and returns all subscriptions, for the manager that replaces it.
-    pub fn hand_over(&self) -> Vec<Arc<Subscription>> {
+    pub fn hand_over(&self) -> DrainedSubscriptions {
         let mut state = self.state();
         state.is_closed = true;
         state.table.drain()
     }
 
     /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected.
-    pub(crate) fn take_over(self: &Arc<SubscriptionManager>, subscriptions: Vec<Arc<Subscription>>) {
-        let clients: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
-        let mut names: HashMap<Arc<str>, bool> = HashMap::new();
-        for subscription in &subscriptions {
-            *names.entry(Arc::clone(&subscription.name.native)).or_insert(true) &= subscription.is_forwarded;
-        }
+    pub(crate) fn take_over(self: &Arc<SubscriptionManager>, drained: DrainedSubscriptions) {
+        let subscriptions = drained.subscriptions.iter();
+        let clients: Vec<_> = subscriptions.map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let mut state = self.state();
         // Load under the lock, for the same reason as in `add`.
         let offered = self.context.lists.view();
         let exposed = self.exposed(&offered);
-        let notices = state.table.restore(subscriptions, &exposed);
+        let notices = state.table.restore(drained, &exposed);
         self.send_updates(&state, &notices);
-        // A resource that the new configuration hides counts as deleted, and so does one that it no longer forwards.
-        let is_rejecting = self.context.config.unlisted == Unlisted::Reject;
-        let is_hidden =
-            |(native, is_forwarded): &(&Arc<str>, &bool)| !offered.admits(native) || **is_forwarded && is_rejecting;
-        for (native, _) in names.iter().filter(is_hidden) {
-            let hidden = state.table.mark_hidden(native, &exposed);
-            self.send_deletions(&state, &hidden.deleted);
-        }
+        self.mark_hidden(&mut state, &offered);
+        self.revive_forwarded(&mut state, &offered);
         drop(state);
         for client in clients.iter().filter(|client| !self.watch_client(client)) {
             self.state().table.release(client);
@@ -464,26 +369,43 @@ impl SubscriptionManager {
         self.wakeup.notify_one();
     }
 
+    /// Applies a new configuration of the same connection. The lists are then fetched again, which finds the resources
+    /// that the configuration no longer hides.
+    pub(crate) fn on_configured(&self) {
+        self.context.lists.on_configured();
+        let mut state = self.state();
+        let offered = self.context.lists.view();
+        self.mark_hidden(&mut state, &offered);
+        self.revive_forwarded(&mut state, &offered);
+        state.table.filters_changed();
+        drop(state);
+        self.context.lists.mark(&[List::Resources]);
+        self.wakeup.notify_one();
+    }
+
+    /// Revives the forwarded resources that the configuration shows again.
+    fn revive_forwarded(&self, state: &mut ManagerState, offered: &ListingView) {
+        if self.context.config.load().unlisted == Unlisted::Forward {
+            let revived = state.table.revive_forwarded(|native| offered.admits(native));
+            self.send_updates(state, &revived);
+        }
+    }
+
+    /// Reports the subscribed resources as deleted that the configuration hides, and those that it no longer forwards.
+    fn mark_hidden(&self, state: &mut ManagerState, offered: &ListingView) {
+        let is_rejecting = self.context.config.load().unlisted == Unlisted::Reject;
+        let is_hidden = |resource: &(&Arc<str>, bool)| !offered.admits(resource.0) || resource.1 && is_rejecting;
+        let hidden = state.table.resources().filter(is_hidden).map(|(native, _)| Arc::clone(native));
+        for native in hidden.collect::<Vec<_>>() {
+            let hidden = state.table.mark_hidden(&native, &self.exposed(offered));
+            self.send_deletions(state, hidden.deleted);
+            self.send_updates(state, &hidden.notices);
+        }
+    }
+
     /// Closes the manager and notifies the clients that their resources were deleted.
     pub fn close(&self) {
-        self.announce_deleted(self.hand_over());
-    }
-
-    /// Notifies the clients of these subscriptions that their resources were deleted.
-    pub(crate) fn announce_deleted(&self, subscriptions: Vec<Arc<Subscription>>) {
-        let notices =
-            subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
-        self.send_deletions(&self.state(), &notices.collect::<Vec<_>>());
-    }
-
-    fn name_of(&self, affected: &AffectedSubscription<'_>, native: &Arc<str>) -> Arc<ResourceName> {
-        match affected.subscription.name.native == *native {
-            true => Arc::clone(&affected.subscription.name),
-            false => Arc::new(ResourceName {
-                native: Arc::clone(native),
-                exposed: self.context.events.expose(native).into(),
-            }),
-        }
+        self.announce_deleted(self.hand_over().subscriptions);
     }
 
     fn state(&self) -> MutexGuard<'_, ManagerState> {
@@ -512,41 +434,6 @@ pub enum ListingStage {
 
 /// The age of a connection from which on its lists count as complete.
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(2);
-
-/// Ensures that a client gets an update once, even if several of its subscriptions match.
-#[derive(Default)]
-struct NotifiedClients(HashSet<ClientId>);
-
-impl NotifiedClients {
-    fn is_first(&mut self, affected: &AffectedSubscription<'_>) -> bool {
-        let subscription = affected.subscription;
-        // Most clients have a single matching subscription, and the set does not store them.
-        let has_several = affected.is_next || subscription.is_selective();
-        !has_several || self.0.insert(subscription.subscriber.id)
-    }
-}
-
-/// Queues an update for its client.
-fn queue_update(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
-    let subscription = affected.subscription;
-    // A pattern, or a resource that contains others, may match resources that the client must not see.
-    if subscription.name.native != name.native && !subscription.subscriber.can_see_resource(&name.exposed) {
-        return;
-    }
-    let whole = affected.enclosing.map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
-    subscription.subscriber.update(&Update {
-        native: &name.native,
-        uri: &name.exposed,
-        message,
-        delivery: subscription.delivery(),
-        counts: &subscription.counts,
-        enclosing: affected.enclosing.map(|enclosing| UpdateScope {
-            native: &enclosing.native,
-            uri: &enclosing.exposed,
-            message: &whole,
-        }),
-    });
-}
 
 /// Withdraws the subscription when the future of `subscribe` is dropped.
 struct SubscribeGuard<'a> {
@@ -579,21 +466,4 @@ impl ClientRegistry for SubscriptionManager {
         let notices: Vec<_> = state.table.subscriptions_of(client).iter().map(notice).collect();
         self.send_updates(&state, &notices);
     }
-}
-
-/// Returns an update notification of the gateway itself.
-fn updated(exposed: &str) -> Bytes {
-    goblin_wire::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
-}
-
-/// Returns a marked update, for a client without support for deletions. The client reads the resource and gets an
-/// error.
-fn marked_deleted(exposed: &str) -> Bytes {
-    let params = format!(r#"{{"uri":{},"_meta":{{"dev.goblin/deleted":true}}}}"#, quote(exposed));
-    goblin_wire::notification(&Method::ResourceUpdated, Some(&params))
-}
-
-/// Returns a deletion notification, for a client that supports it.
-fn deleted(exposed: &str) -> Bytes {
-    goblin_wire::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
 }

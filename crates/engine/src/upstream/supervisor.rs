@@ -5,33 +5,37 @@
 //! connected and what is done with it. When the backend stops, or the client of the link has disconnected, the
 //! supervisor closes the link and ends.
 
-use std::convert::Infallible;
+pub(crate) mod dropped;
+
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_client::lineage::Lineage;
 use goblin_config::{Policies, Server, ServerId};
-use goblin_telemetry::meter::Meter;
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::{Error, Hello, Method};
+use goblin_wire::via::{ViaProblem, refusal};
+use goblin_wire::{Error, Hello};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::caller::Level;
 use crate::client::levels::WantedLevel;
 use crate::client::sessions::Presence;
 use crate::upstream::dial::DialParams;
 use crate::upstream::era::LinkScope;
-use crate::upstream::events::{BackendEvents, ExposedUris};
+use crate::upstream::events::BackendEvents;
 use crate::upstream::health::{self, Health};
-use crate::upstream::inbound::{InboundHandler, LinkOwner};
+use crate::upstream::inbound::InboundHandler;
+use crate::upstream::levels::{can_set_level, follow_level, set_own_level};
 use crate::upstream::link::{Link, LinkEnd, LinkLevel, shared_capabilities};
 use crate::upstream::links::{LinkSlot, LinkTable};
-use crate::upstream::lister::Lister;
+use crate::upstream::lister::{Lister, ListerEnd};
+use crate::upstream::listing_cache::ListingCache;
+use crate::upstream::predecessor::Predecessor;
 use crate::upstream::request_meta::own_capabilities;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendState, problem};
@@ -41,21 +45,26 @@ use crate::upstream::{Backend, BackendState, problem};
 const MIN_SESSION: Duration = Duration::from_secs(1);
 /// The longest wait of a client's new link for a permit. Another client's link that is closing may still hold it.
 const LINK_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
-const MAX_AWAITED_PAUSE: Duration = Duration::from_secs(3);
 /// The longest delay of a client's new link by the request that sets its log level.
 const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The policies in force. A reload replaces them for new calls, sessions, subscriptions and connections.
+pub(crate) type LivePolicies = Arc<ArcSwap<Policies>>;
 
 /// The dependencies that all supervisors share.
 #[derive(Clone)]
 pub(crate) struct BackendDeps {
-    pub policies: Policies,
+    pub policies: LivePolicies,
     pub observe: Arc<Observe>,
     /// The gateway's own executable, which also runs as the guard of child processes.
     pub exe: PathBuf,
     pub proxies: ProxyEnvironment,
+    /// The id of this gateway, and the gateways that started it.
+    pub lineage: Arc<Lineage>,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
+    /// The listings of earlier runs, unless the configuration turns them off.
+    pub cache: Option<Arc<ListingCache>>,
     /// Notified when a listing changed.
     pub listing_changed: Arc<Notify>,
     /// The log level that the clients want.
@@ -64,20 +73,23 @@ pub(crate) struct BackendDeps {
     pub has_clients: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// Starts the supervisor of a backend's shared link and returns the backend's handle. `meter` and `uris` are those of a
-/// replaced backend. The supervisor runs until `stop` is `true` or its sender is dropped.
+/// Starts the supervisor of a backend's shared link and returns the backend's handle. The supervisor runs until `stop`
+/// is `true` or its sender is dropped.
 pub(crate) fn start(
     id: ServerId,
     config: Arc<Server>,
-    meter: Arc<Meter>,
-    uris: Arc<ArcSwapOption<ExposedUris>>,
+    predecessor: Predecessor,
     deps: BackendDeps,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
+    let Predecessor { meter, uris, listing, end } = predecessor;
     let events = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.tasks));
-    let mut backend = Backend::new(id, config, &deps.policies, events);
+    let mut backend = Backend::new(id, config, &deps.policies.load(), events);
     backend.meter = meter;
-    let table = Arc::new(LinkTable::new(backend.context.clone(), Arc::clone(&backend.meter), deps, stop));
+    if let Some(listing) = listing {
+        backend.lists().set_kept(listing);
+    }
+    let table = Arc::new(LinkTable::new(backend.context.clone(), Arc::clone(&backend.meter), deps, stop, end));
     backend.links = Some(Arc::clone(&table));
     let backend = Arc::new(backend);
     let supervisor = Supervisor::new(&table, &backend.shared, LinkPolicy::Shared);
@@ -106,15 +118,17 @@ pub(crate) struct Supervisor {
     short_sessions: u32,
     /// The last failure since the last successful connection.
     last_failure: Option<String>,
+    /// The reason for which the gateway last dropped the server.
+    last_drop: Option<ViaProblem>,
     has_dialled: bool,
     /// Held by all supervisors except the one of the shared link, which waits for the others.
     _alive: Option<watch::Receiver<()>>,
 }
 
 /// A connected link.
-struct ConnectedLink {
-    link: Arc<Link>,
-    hello: Arc<Hello>,
+pub(crate) struct ConnectedLink {
+    pub link: Arc<Link>,
+    pub hello: Arc<Hello>,
     since: Instant,
     /// The permit of a client's link, and the guard that keeps the client's session.
     _permit: Option<(OwnedSemaphorePermit, Presence)>,
@@ -124,7 +138,7 @@ struct ConnectedLink {
 enum LinkExit {
     /// The backend stops, the client of the link has disconnected, or its link is idle.
     Stopped,
-    /// There was no attempt, because of a long pause or a limit.
+    /// There was no attempt, because of a limit.
     NotAttempted(Error),
     /// The attempt failed.
     Failed(String),
@@ -132,6 +146,17 @@ enum LinkExit {
     Lost(String),
     /// The backend is reachable but has forgotten the session.
     Forgotten,
+    /// The gateway must not use the server.
+    Dropped(ViaProblem),
+}
+
+impl From<ListerEnd> for LinkExit {
+    fn from(end: ListerEnd) -> LinkExit {
+        match end {
+            ListerEnd::Lost(reason) => LinkExit::Lost(reason),
+            ListerEnd::Dropped(problem) => LinkExit::Dropped(problem),
+        }
+    }
 }
 
 /// Releases waiting calls and the entry in the table, however the supervisor ends.
@@ -161,13 +186,18 @@ impl Supervisor {
             pause_ends: Instant::now(),
             short_sessions: 0,
             last_failure: None,
+            last_drop: None,
             has_dialled: false,
             _alive: (!is_shared).then(|| table.alive.subscribe()),
         }
     }
 
-    /// Connects and serves until the supervisor must end. The supervisor of the shared link then waits for the others.
+    /// Connects and serves until the supervisor must end. The supervisor of the shared link then waits for the others,
+    /// and for the predecessor. Its end therefore means that no process of this server or of an earlier one is left.
     pub(crate) async fn run(mut self) {
+        if matches!(self.policy, LinkPolicy::Shared) {
+            self.table.publish_cached().await;
+        }
         while self.next_attempt().await {
             let exit = match self.connect().await {
                 Ok(connected) => self.run_link(connected).await,
@@ -180,18 +210,22 @@ impl Supervisor {
         self.slot.publish(BackendState::Stopped);
         if matches!(self.policy, LinkPolicy::Shared) {
             self.table.alive.closed().await;
+            self.table.predecessor.reached().await;
         }
     }
 
     /// Waits until the next attempt is due. Returns `false` if the supervisor must end. A link that clients share is
-    /// due after the pause, a client's own link when a call or a subscription needs it.
+    /// due after the pause, or earlier when a call needs it. A client's own link is due when a call or a subscription
+    /// needs it.
     async fn next_attempt(&self) -> bool {
         let due = async {
+            self.table.predecessor.reached().await;
             match self.policy {
-                LinkPolicy::Shared | LinkPolicy::CallsOnly => {
-                    tokio::time::sleep_until(self.pause_ends.into()).await;
-                }
-                LinkPolicy::Client(_) => self.slot.requested(self.pause_ends).await,
+                LinkPolicy::Shared | LinkPolicy::CallsOnly => tokio::select! {
+                    () = tokio::time::sleep_until(self.pause_ends.into()) => {}
+                    () = self.slot.requested() => self.demand_due().await,
+                },
+                LinkPolicy::Client(_) => self.slot.requested_by_owner(self.pause_ends).await,
             }
         };
         tokio::select! {
@@ -201,13 +235,21 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the backend stops, the client of the link has disconnected or its link is idle.
+    /// Waits until an attempt for a call may start. A pause that ends earlier shortens the wait.
+    async fn demand_due(&self) {
+        let due = self.health.demand_due(Instant::now()).min(self.pause_ends);
+        tokio::time::sleep_until(due.into()).await;
+    }
+
+    /// Waits until the backend stops, the client of the link has disconnected, its link is idle or the gateway drops
+    /// the server. The links that clients share remain for further attempts.
     fn ended(&self) -> impl Future<Output = ()> + use<> {
-        let (mut stop, slot) = (self.table.stop.clone(), Arc::clone(&self.slot));
+        let (mut stop, slot, table) = (self.table.stop.clone(), Arc::clone(&self.slot), Arc::clone(&self.table));
         async move {
             tokio::select! {
                 () = stopped(&mut stop) => {}
                 () = slot.abandoned() => {}
+                () = table.dropped.dropped(), if slot.owner.is_some() => {}
             }
         }
     }
@@ -222,18 +264,20 @@ impl Supervisor {
             () = &mut ended => return Err(LinkExit::Stopped),
             permit = self.acquire_permit() => permit.map_err(LinkExit::NotAttempted)?,
         };
+        self.health.attempted(Instant::now());
+        self.slot.publish_attempt();
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
             self.table.meter.count_restart();
         }
-        let (slot, config, response_timeout) =
-            (&self.slot, &self.table.context.config, self.table.deps.policies.ask_timeout);
+        let (slot, config) = (&self.slot, &self.table.context.config.load_full());
         let params = DialParams {
             capabilities: &match &slot.owner {
                 Some(owner) => own_capabilities(&owner.caller.client_capabilities.raw, config.declare),
                 None => shared_capabilities(config),
             },
             inbound: || {
-                InboundHandler::new(Arc::clone(&slot.subscriptions), config, slot.owner.clone(), response_timeout)
+                let policies = Arc::clone(&self.table.deps.policies);
+                InboundHandler::new(Arc::clone(&slot.subscriptions), config, slot.owner.clone(), policies)
             },
             scope: match (&self.policy, &slot.owner) {
                 (LinkPolicy::CallsOnly, _) => LinkScope::HandshakeOnly,
@@ -244,6 +288,10 @@ impl Supervisor {
         };
         let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
+            Err(reason) if reason.contains(&refusal(&self.table.deps.lineage.id)) => {
+                self.on_dropped(ViaProblem::Loop);
+                return Err(LinkExit::Dropped(ViaProblem::Loop));
+            }
             Err(reason) => return Err(LinkExit::Failed(reason)),
         };
         let _permit = permit.zip(slot.owner.as_ref().map(|owner| owner.client.hold()));
@@ -261,19 +309,17 @@ impl Supervisor {
         Ok(connected)
     }
 
-    /// Waits for the pause after earlier failures of a client's link, and for a permit. Returns an error if the
-    /// pause is long or no permit becomes free. A link that clients share needs no permit.
+    /// Waits until a client's link may connect: the shared link has its lists or has failed, earlier failures are long
+    /// enough ago, and there is a permit. Returns an error if no permit
+    /// becomes free. A link that clients share needs no permit.
     async fn acquire_permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         if self.slot.owner.is_none() {
             return Ok(None);
         }
-        let pause = self.pause_ends.saturating_duration_since(Instant::now());
-        if pause > MAX_AWAITED_PAUSE {
-            let reason = self.last_failure.as_deref().unwrap_or("it fails too often");
-            return Err(self.slot.unavailable_error(reason));
-        }
-        tokio::time::sleep(pause).await;
-        let slot = Arc::clone(&self.table.capacity).acquire_owned();
+        // The shared link finds a loop first. Until then, a link of a client could lead to another one.
+        self.table.context.lists.settled().await;
+        self.demand_due().await;
+        let slot = Arc::clone(self.table.capacity.permits()).acquire_owned();
         match tokio::time::timeout(LINK_PERMIT_TIMEOUT, slot).await {
             Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(self.table.full_error()),
@@ -309,24 +355,25 @@ impl Supervisor {
             lists: subscriptions.lists(),
             shared: slot.owner.as_ref().map(|_| &**shared),
             subscriptions,
-            refresh: table.context.config.refresh,
+            config: &table.context.config,
             deps: &table.deps,
             link,
             hello,
+            cache: table.cached.as_ref(),
         };
         let work = async {
             match policy {
                 LinkPolicy::Shared => {
                     tokio::select! {
                         biased;
-                        reason = lister.run() => LinkExit::Lost(reason),
+                        end = lister.run() => end.into(),
                         never = subscriptions.keep(link, hello) => match never {},
                         never = follow_level(table, connected) => match never {},
                     }
                 }
                 LinkPolicy::CallsOnly => match follow_level(table, connected).await {},
                 LinkPolicy::Client(notifications) => tokio::select! {
-                    reason = lister.run() => LinkExit::Lost(reason),
+                    end = lister.run() => end.into(),
                     () = forward_notifications(slot, notifications, connected) => LinkExit::Stopped,
                     never = subscriptions.keep(link, hello) => match never {},
                 },
@@ -365,6 +412,7 @@ impl Supervisor {
             (self.table.context.events.server(), self.slot.owner.as_ref().map(|owner| owner.id.short()));
         match (exit, session.as_deref()) {
             (LinkExit::Lost(reason), None) => {
+                self.table.meter.record_failure(reason);
                 self.slot.publish(BackendState::Lost(reason.clone()));
                 self.emit(&Event::BackendLost { server, reason });
                 self.last_failure = Some(reason.clone());
@@ -383,6 +431,7 @@ impl Supervisor {
                 }
                 self.publish_lost(reason);
             }
+            (LinkExit::Dropped(problem), _) => self.on_dropped(*problem),
             (LinkExit::Stopped, Some(session)) => {
                 self.slot.publish(BackendState::Stopped);
                 self.emit(&Event::ClientLinkEnded { server, session });
@@ -404,32 +453,47 @@ impl Supervisor {
             }
             LinkExit::NotAttempted(error) => {
                 self.drop_notifications();
-                self.slot.publish_failure(error);
+                self.slot.publish_failure(error.to_string(), error, None);
                 self.settle_lists();
             }
             LinkExit::Failed(reason) if is_client => self.on_own_failure(reason),
             // `publish_end` has done the rest.
             LinkExit::Lost(_) if is_client => {}
+            // `on_dropped` has done the rest.
+            LinkExit::Dropped(_) => {}
             // The backend is alive and only forgot the session, so reconnect without a pause.
             LinkExit::Forgotten => {}
-            LinkExit::Failed(reason) | LinkExit::Lost(reason) => self.on_failure(reason),
+            LinkExit::Failed(reason) => {
+                self.table.meter.record_failure(&reason);
+                self.on_failure(&reason);
+                let error = self.slot.failure_error(&reason, Some(self.pause_ends));
+                self.slot.publish_failure(reason, error, Some(self.pause_ends));
+                self.settle_shared_lists();
+            }
+            LinkExit::Lost(reason) => {
+                self.on_failure(&reason);
+                self.slot.publish_retry(self.pause_ends);
+                self.settle_shared_lists();
+            }
         }
         ControlFlow::Continue(())
     }
 
     /// Reports a failure of a link that clients share.
-    fn on_failure(&mut self, reason: String) {
+    fn on_failure(&mut self, reason: &str) {
         // A repetition is logged at a lower level.
-        let repeated = self.last_failure.as_deref().map(problem::stable_part) == Some(problem::stable_part(&reason));
-        let pause = self.record_failure(reason.clone());
+        let repeated = self.last_failure.as_deref().map(problem::stable_part) == Some(problem::stable_part(reason));
+        let pause = self.record_failure(reason.to_owned());
         let server = self.table.context.events.server();
-        self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
-        let is_shared = matches!(self.policy, LinkPolicy::Shared);
-        if is_shared {
+        self.emit(&Event::BackendFailed { server, reason, retry_in: pause, repeated });
+        if matches!(self.policy, LinkPolicy::Shared) {
             self.slot.lists().set_refreshing(false);
         }
-        self.slot.publish(BackendState::Lost(reason));
-        if is_shared {
+    }
+
+    /// Releases the clients that wait for the lists of the shared link.
+    fn settle_shared_lists(&self) {
+        if matches!(self.policy, LinkPolicy::Shared) {
             self.slot.lists().set_settled();
         }
     }
@@ -447,10 +511,11 @@ impl Supervisor {
             let (server, session) = (self.table.context.events.server(), &*owner.id.short());
             self.emit(&Event::ClientLinkFailed { server, session, reason: &reason, repeated });
         }
-        let error = self.slot.unavailable_error(&reason);
-        self.record_failure(reason);
+        let error = self.slot.failure_error(&reason, None);
+        self.table.meter.record_failure(&reason);
+        self.record_failure(reason.clone());
         self.drop_notifications();
-        self.slot.publish_failure(error);
+        self.slot.publish_failure(reason, error, None);
         self.settle_lists();
     }
 
@@ -464,6 +529,7 @@ impl Supervisor {
     }
 
     fn publish_lost(&mut self, reason: &str) {
+        self.table.meter.record_failure(reason);
         self.drop_notifications();
         self.slot.publish(BackendState::Lost(reason.to_owned()));
     }
@@ -491,28 +557,6 @@ impl Supervisor {
     }
 }
 
-/// Sends the log level that the clients want to the backend, and again when it changes.
-async fn follow_level(table: &LinkTable, connected: &ConnectedLink) -> Infallible {
-    let link = &connected.link;
-    // A link that only fetches lists carries no calls, so no client receives its log messages.
-    let can_set = can_set_level(connected) && !table.is_per_client();
-    link.level.send_replace(if can_set { LinkLevel::Set(None) } else { LinkLevel::Fixed });
-    let mut level = table.deps.level.clone();
-    level.mark_changed();
-    let mut was_set = false;
-    while can_set && level.changed().await.is_ok() {
-        let lowest = match *level.borrow_and_update() {
-            WantedLevel::AtLeast(lowest) => lowest,
-            // No request restores the backend's own selection.
-            WantedLevel::OfBackend if was_set => Level::LOWEST,
-            WantedLevel::OfBackend | WantedLevel::Any => continue,
-        };
-        was_set = true;
-        let _ = tokio::time::timeout(table.deps.policies.start_timeout, set_level(link, lowest)).await;
-    }
-    std::future::pending().await
-}
-
 /// Forwards the client's notifications in order. Drops and counts those that the link rejects. Also sends the client's
 /// log level when it changes.
 async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
@@ -536,24 +580,6 @@ async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiv
             }
         }
     }
-}
-
-/// Sends the log level that the client requested, if the backend supports log levels.
-async fn set_own_level(owner: &LinkOwner, connected: &ConnectedLink) {
-    if let Some(level) = owner.client.requested_level().filter(|_| can_set_level(connected)) {
-        set_level(&connected.link, level).await;
-    }
-}
-
-fn can_set_level(connected: &ConnectedLink) -> bool {
-    connected.hello.capabilities.logging && connected.hello.dialect.has_handshake()
-}
-
-/// Sends a log level. A rejection is harmless: the gateway filters log messages by the client's level in any case.
-async fn set_level(link: &Link, level: Level) {
-    let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-    let _ = link.query(&Method::SetLevel, &params).await;
-    link.level.send_replace(LinkLevel::Set(Some(level)));
 }
 
 /// Waits until `stop` is `true`.

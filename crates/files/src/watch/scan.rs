@@ -10,6 +10,7 @@ use goblin_wire::{Message, Method};
 use crate::path::RelativePath;
 use crate::tree::{FileKind, FileTree, LookupError, StopFlag};
 use crate::watch::ChangedPaths;
+use crate::watch::subscribed::FileChange;
 use crate::watch::system::{WatchHandle, WatchedDirectories};
 use crate::{FilesState, resources};
 
@@ -43,8 +44,11 @@ pub(crate) fn scan(
     if changed.named().any(is_other) {
         changed.widen();
     }
-    for path in watch.subscribed.scan(tree, &changed, stop) {
-        notify_update(served, &path);
+    for (path, change) in watch.subscribed.scan(tree, &changed, stop) {
+        match change {
+            FileChange::Updated => notify_update(served, &path),
+            FileChange::Ended => host.ended(&tree.root.uri(&path)),
+        }
     }
     // If the ignore rules cannot be read, there is no list until they change again.
     let walked = changed.is_all().then(|| TreeSnapshot::walk(served, stop).ok()).flatten();

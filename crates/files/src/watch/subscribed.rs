@@ -33,6 +33,14 @@ struct FileSnapshot {
     is_settled: bool,
 }
 
+/// The change of a subscribed file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileChange {
+    Updated,
+    /// The file is gone or no longer served.
+    Ended,
+}
+
 impl FileSnapshot {
     fn of(entry: &TreeEntry) -> FileSnapshot {
         let (real, facts) = (entry.path.clone(), Some(entry.facts));
@@ -59,12 +67,16 @@ impl FileSnapshot {
 }
 
 impl FileSubscriptions {
-    /// Adds a file. Returns `false` if it is already subscribed.
+    /// Adds a file. Returns `false` if it is already subscribed. A file that was gone counts as seen: the gateway
+    /// subscribes again because it knows of the return.
     pub(crate) fn insert(&self, path: RelativePath, entry: &TreeEntry) -> bool {
         let mut files = self.0.lock();
         files.has_links |= path != entry.path;
         let is_new = !files.snapshots.contains_key(&path);
-        files.snapshots.entry(path).or_insert_with(|| FileSnapshot::of(entry));
+        let snapshot = files.snapshots.entry(path).or_insert_with(|| FileSnapshot::of(entry));
+        if snapshot.facts.is_none() {
+            *snapshot = FileSnapshot::of(entry);
+        }
         is_new
     }
 
@@ -92,29 +104,35 @@ impl FileSubscriptions {
     }
 
     /// Checks the files that may have changed. Returns those that have.
-    pub(crate) fn scan(&self, tree: &FileTree, changed: &ChangedPaths, stop: &StopFlag) -> Vec<RelativePath> {
+    pub(crate) fn scan(
+        &self,
+        tree: &FileTree,
+        changed: &ChangedPaths,
+        stop: &StopFlag,
+    ) -> Vec<(RelativePath, FileChange)> {
         let candidates: Vec<_> = {
             let files = self.0.lock();
             let is_candidate = |path: &RelativePath, real: &RelativePath| path != real || changed.contains(path);
             let candidates = files.snapshots.iter().filter(|(path, snapshot)| is_candidate(path, &snapshot.real));
             candidates.map(|(path, snapshot)| (path.clone(), snapshot.real.clone())).collect()
         };
-        let has_changed = |(path, real): &(RelativePath, RelativePath)| {
-            let now = FileSnapshot::scan(tree, path, real);
-            let is_written = changed.is_written(path) || changed.is_written(&now.real);
-            self.update(path, now, is_written)
+        let check = |(path, real): (RelativePath, RelativePath)| {
+            let now = FileSnapshot::scan(tree, &path, &real);
+            let is_written = changed.is_written(&path) || changed.is_written(&now.real);
+            let change = self.update(&path, now, is_written)?;
+            Some((path, change))
         };
-        let changed = candidates.into_iter().take_while(|_| !stop.is_set()).filter(has_changed);
-        changed.map(|(path, _)| path).collect()
+        candidates.into_iter().take_while(|_| !stop.is_set()).filter_map(check).collect()
     }
 
-    /// Records the state of a file. Returns whether it changed. Ignores a file that was unsubscribed meanwhile.
-    fn update(&self, path: &RelativePath, now: FileSnapshot, is_written: bool) -> bool {
+    /// Records the state of a file. Returns its change, if any. Ignores a file that was unsubscribed meanwhile.
+    fn update(&self, path: &RelativePath, now: FileSnapshot, is_written: bool) -> Option<FileChange> {
         let mut files = self.0.lock();
-        let Some(before) = files.snapshots.get_mut(path) else { return false };
+        let before = files.snapshots.get_mut(path)?;
+        let change = if now.facts.is_some() { FileChange::Updated } else { FileChange::Ended };
         let (differs, is_link) = (before.differs(&now, is_written), now.real != *path);
         *before = now;
         files.has_links |= is_link;
-        differs
+        differs.then_some(change)
     }
 }

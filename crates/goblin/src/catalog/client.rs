@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::catalog::form;
 use crate::cli::CliError;
+use crate::live_lines::ProgressLine;
 use crate::style::note;
 
 /// Error codes of the gateway that mean that a server or the gateway cannot be reached.
@@ -141,27 +142,23 @@ fn failure(error: &Value) -> CliError {
 /// Prints the progress of a call on stderr: one line that changes on a terminal, separate lines elsewhere.
 #[derive(Default)]
 struct ProgressPrinter {
-    is_shown: bool,
+    line: Option<ProgressLine>,
 }
 
 impl ProgressPrinter {
     fn show(&mut self, notification: &Notification) {
         let params = notification.params.whole.map_or("{}", |whole| whole.get(notification.raw.as_str()));
-        let line = progress_line(&serde_json::from_str(params).unwrap_or_default());
-        let mut stderr = std::io::stderr();
-        // A closed stderr is no error here.
-        let _ = match stderr.is_terminal() {
-            true => write!(stderr, "\r\x1b[K{line}"),
-            false => writeln!(stderr, "{line}"),
-        };
-        self.is_shown = stderr.is_terminal();
+        let text = progress_line(&serde_json::from_str(params).unwrap_or_default());
+        match std::io::stderr().is_terminal() {
+            true => self.line.get_or_insert_with(ProgressLine::new).show(text),
+            // A closed stderr is no error here.
+            false => drop(writeln!(std::io::stderr(), "{text}")),
+        }
     }
 
     /// Erases the progress line, so that other text can follow.
     fn end(&mut self) {
-        if std::mem::take(&mut self.is_shown) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.line = None;
     }
 }
 

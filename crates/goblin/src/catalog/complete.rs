@@ -15,8 +15,9 @@ use goblin_client::gateway::PIPE_BYTES;
 use goblin_client::peer::Peer;
 use goblin_client::schema::ToolSchema;
 use goblin_client::{address, runtime};
-use goblin_config::Config;
+use goblin_config::edit::Draft;
 use goblin_config::exposure::ProfileName;
+use goblin_config::{Config, file};
 use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ use crate::{load, prompts};
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The flags without a value. A value follows every other flag.
-const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
+const SWITCHES: [&str; 6] = ["--json", "--help", "-h", "--follow", "-f", "--failed"];
 
 /// A name and its description.
 type Suggestion = (String, String);
@@ -70,6 +71,14 @@ pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
         None => typed.query(async |client| servers_of(client).await).unwrap_or_default(),
     };
     beginning_with(current, plain(ids))
+}
+
+/// Completes the servers of the configuration file. No gateway needs to run.
+pub(crate) fn configured_servers(current: &OsStr) -> Vec<CompletionCandidate> {
+    let named = CommandLinePrefix::read().reach.config;
+    let draft = file::target(named.as_deref(), &environment).ok().and_then(|path| Draft::open(&path).ok());
+    let servers = draft.map(|draft| draft.servers()).unwrap_or_default();
+    beginning_with(current, plain(servers.into_iter().map(|(name, _)| clean(&name)).collect()))
 }
 
 pub(crate) fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -221,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_typed_words_determine_the_gateway_and_the_profile() {
-        let given = "tools call --json --url http://h/mcp -c=x --limit 3 a_add --profile=review a=1 -";
+        let given = "tools call --json --follow --url http://h/mcp -c=x --limit 3 a_add --profile=review a=1 -";
         let typed = CommandLinePrefix::parse(given.split(' ').map(str::to_owned));
         assert_eq!(typed.words, ["tools", "call", "a_add", "a=1", "-"]);
         assert_eq!(typed.reach.url.as_deref(), Some("http://h/mcp"));

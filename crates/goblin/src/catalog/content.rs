@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use goblin_client::content::ContentBlock;
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
+use goblin_wire::units;
 
 use crate::cli::CliError;
 use crate::style::{self, note};
@@ -65,8 +66,12 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
     name.into()
 }
 
+/// Writes a file and reports its size on stderr.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    std::fs::write(path, bytes).map_err(|error| CliError::Refused(format!("cannot write {}: {error}", path.display())))
+    let refused = |error| CliError::Refused(format!("cannot write {}: {error}", path.display()));
+    std::fs::write(path, bytes).map_err(refused)?;
+    note(&format!("saved {}, {}", path.display(), units::bytes(bytes.len() as u64)));
+    Ok(())
 }
 
 /// Writes the contents of a resource to stdout. A pipe gets the exact bytes. Returns an error for binary contents on a

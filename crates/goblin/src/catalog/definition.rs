@@ -7,8 +7,8 @@ use goblin_telemetry::clean;
 use serde_json::Value;
 
 use crate::catalog::cards::EntryDefinition;
-use crate::check::table::lay_out;
 use crate::style::{paint_if, shell_word};
+use crate::table::{Column, Table};
 
 /// The annotations of a tool, each with its text for `true` and for `false`.
 const HINTS: [(&str, &str, &str); 4] = [
@@ -28,10 +28,10 @@ pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bo
     for line in description.trim().lines() {
         let _ = writeln!(text, "{}", clean(line).trim_end());
     }
-    let rows = rows(schema);
-    if rows.len() > 1 {
+    let arguments = argument_table(schema);
+    if !arguments.is_empty() {
         text.push('\n');
-        text.push_str(&lay_out(&rows, width, colourful));
+        text.push_str(&arguments.render(width, colourful));
     }
     let facts = facts(definition);
     if !facts.is_empty() {
@@ -41,8 +41,8 @@ pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bo
     text
 }
 
-fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
-    let head = ["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"].map(str::to_owned).to_vec();
+fn argument_table(schema: ToolSchema<'_>) -> Table {
+    let mut table = Table::new(&["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"].map(Column::text));
     let row = |(name, property): (&str, &Value)| {
         let required = if schema.is_required(name) { "yes" } else { "no" };
         let description = clean(property["description"].as_str().unwrap_or_default());
@@ -52,7 +52,8 @@ fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
         vec![clean(name), clean(&schema.describe(property)), required.to_owned(), description_text.trim().to_owned()]
     };
     let (required, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
-    std::iter::once(head).chain(required.into_iter().chain(other).map(row)).collect()
+    required.into_iter().chain(other).for_each(|argument| table.push(row(argument)));
+    table
 }
 
 fn facts(definition: &Value) -> Vec<String> {

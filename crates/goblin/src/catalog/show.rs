@@ -1,12 +1,12 @@
 //! Prints cards as a table.
 
 use goblin_catalog::listing::List;
-use goblin_client::units::bytes;
 use goblin_telemetry::clean;
+use goblin_wire::units::bytes;
 
 use crate::catalog::cards::{Card, Cards};
-use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
+use crate::table::{Column, Table};
 
 /// Prints the cards, and on stderr how many are left out.
 pub(crate) fn cards(cards: &Cards) -> std::io::Result<()> {
@@ -44,16 +44,19 @@ fn table(kind: List, cards: &[Card]) -> std::io::Result<()> {
     if cards.is_empty() {
         return Ok(());
     }
-    let head: &[&str] = match kind {
-        List::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
-        List::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
-        List::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
-        List::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
+    let [server, description] = ["SERVER", "DESCRIPTION"].map(Column::text);
+    let mut table = match kind {
+        List::Tools => Table::new(&[Column::text("TOOL"), server, description]),
+        List::Prompts => Table::new(&[Column::text("PROMPT"), server, description]),
+        List::Resources => {
+            let [uri, mime, name] = ["URI", "TYPE", "NAME"].map(Column::text);
+            Table::new(&[uri, mime, Column::number("SIZE"), server, name])
+        }
+        List::Templates => Table::new(&[Column::text("TEMPLATE"), server, description]),
     };
-    let head = head.iter().map(|cell| (*cell).to_owned()).collect();
-    let rows = std::iter::once(head).chain(cards.iter().map(|card| row(kind, card)));
+    cards.iter().for_each(|card| table.push(row(kind, card)));
     let stdout = std::io::stdout();
-    print(&lay_out(&rows.collect::<Vec<_>>(), width(&stdout), is_colourful(&stdout)))
+    print(&table.render(width(&stdout), is_colourful(&stdout)))
 }
 
 fn row(kind: List, card: &Card) -> Vec<String> {
@@ -82,23 +85,6 @@ fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_shown_in_decimal_units() {
-        for (count, expected) in [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1.0 kB"),
-            (1234, "1.2 kB"),
-            (9960, "10 kB"),
-            (12_345, "12 kB"),
-            (999_499, "999 kB"),
-            (999_500, "1.0 MB"),
-            (5_000_000_000_000, "5000 GB"),
-        ] {
-            assert_eq!(bytes(count), expected, "{count}");
-        }
-    }
 
     #[test]
     fn a_description_is_one_line() {

@@ -1,6 +1,5 @@
 //! Connects to all servers concurrently, in the same way as the gateway, and adds the results to the report.
 
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use goblin_admin::api::Conflict;
 use goblin_catalog::build::{CatalogSettings, build};
 use goblin_catalog::name;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_client::lineage::Lineage;
 use goblin_config::problem::Problem;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_engine::app::App;
@@ -19,10 +19,11 @@ use goblin_engine::upstream::availability::{self, defects};
 use goblin_engine::upstream::child::own_executable;
 use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{Observe, clean};
+use goblin_wire::units::duration;
 
 use crate::check::profile::EntryCounts;
 use crate::check::report::{CheckReport, CheckState, ConnectionReport, ShortenedName, milliseconds};
-use crate::style::width;
+use crate::live_lines::ProgressLine;
 
 /// The measurements of one server.
 struct ConnectResult {
@@ -33,11 +34,18 @@ struct ConnectResult {
 }
 
 /// Starts all servers, fills in the report, and stops the servers again.
-pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut CheckReport) -> Result<()> {
+pub(crate) async fn connect(
+    mut config: Config,
+    lineage: Lineage,
+    observe: Arc<Observe>,
+    report: &mut CheckReport,
+) -> Result<()> {
     let (settings, timeout) = (CatalogSettings::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
+    // The report shows the answers of the servers, never those of an earlier run.
+    config.gateway.listing_cache = false;
     let start = Instant::now();
-    let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
+    let app = App::start_as(lineage, config, own_executable()?, ProxyEnvironment::from_process(), observe);
     let backends = app.backends();
     let answers = connect_all(&backends, start, timeout).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
@@ -87,16 +95,17 @@ async fn connect_all(
     let connect_indexed = async |index: usize| (index, connect_one(&backends[index], start, timeout).await);
     let mut connecting: FuturesUnordered<_> = (0..backends.len()).map(connect_indexed).collect();
     let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
-    let mut progress = ProgressLine::start();
+    let progress = ProgressLine::new();
     loop {
         let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
-        progress.show(&waiting.map(|(backend, _)| backend.id.as_str()).collect::<Vec<_>>(), backends.len());
+        let waiting: Vec<_> = waiting.map(|(backend, _)| backend.id.as_str()).collect();
+        let (done, total) = (backends.len() - waiting.len(), backends.len());
+        progress.show(format!("connecting, {done} of {total}: {}", waiting.join(", ")));
         match connecting.next().await {
             Some((index, answer)) => answers[index] = Some(answer),
             None => break,
         }
     }
-    progress.end();
     answers.into_iter().flatten().collect()
 }
 
@@ -112,7 +121,7 @@ async fn connect_one(backend: &Backend, start: Instant, timeout: Duration) -> Re
     let handshake = start.elapsed();
     // Each list may have several pages, and each page has its own timeout.
     let listed = tokio::time::timeout(2 * timeout, backend.settled()).await;
-    listed.map_err(|_| format!("the server did not return its lists within {:?}", 2 * timeout))?;
+    listed.map_err(|_| format!("the server did not return its lists within {}", duration(2 * timeout)))?;
     let ping_start = Instant::now();
     let ping = tokio::time::timeout(timeout, backend.ping()).await;
     if let Some(reason) = failure_reason(&backend.state()) {
@@ -149,10 +158,11 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
             _ => (&server.prompts.rename, server.namespacing.prompts),
         };
         let unlimited = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
-        let full_name = name::claimed_name(policy, &unlimited, &server.prefix, &backend.id, &entry.native);
+        let names = name::claimed_names(policy, &unlimited, &server.prefix, &backend.id, &entry.native);
         let is_cut = policy == NamePolicy::Prefix
             && !rename.contains_key(&*entry.native)
-            && full_name.len() > server.namespacing.max_length;
+            && !names.iter().any(|name| **name == *entry.exposed)
+            && names.last().is_some_and(|name| name.len() > server.namespacing.max_length);
         is_cut.then(|| ShortenedName {
             kind,
             server: backend.id.to_string(),
@@ -160,30 +170,4 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
             exposed: entry.exposed.to_string(),
         })
     })
-}
-
-/// A progress line on a terminal that lists the pending servers. It is erased at the end.
-struct ProgressLine {
-    width: Option<usize>,
-}
-
-impl ProgressLine {
-    fn start() -> ProgressLine {
-        let stderr = std::io::stderr();
-        ProgressLine { width: stderr.is_terminal().then(|| width(&stderr)).flatten() }
-    }
-
-    fn show(&mut self, waiting: &[&str], total: usize) {
-        let Some(width) = self.width else { return };
-        let line = format!("connecting, {} of {total}: {}", total - waiting.len(), waiting.join(", "));
-        let line: String = line.chars().take(width.saturating_sub(1)).collect();
-        // A closed stderr is no error here.
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-    }
-
-    fn end(self) {
-        if self.width.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }

@@ -92,12 +92,15 @@ impl ProfileReport {
 impl EntryCounts {
     pub(crate) fn new(whole: &Catalog, profile: &Profile, settings: &CatalogSettings) -> EntryCounts {
         let (page_size, exposure) = (settings.page_size, profile.exposure.clone());
-        let catalog =
-            narrow(whole, profile, &CatalogSettings { page_size, exposure, meta: Arc::clone(&settings.meta) });
+        let catalog = narrow(
+            whole,
+            profile,
+            &CatalogSettings { page_size, exposure, meta: Arc::clone(&settings.meta), gateway: None },
+        );
         let tools = catalog.tools.entries.len();
         EntryCounts {
             tools,
-            listed: match &catalog.listed {
+            listed: match &catalog.default_lists().tools {
                 ListedTools::All => tools,
                 ListedTools::Pinned { positions, .. } => positions.len(),
             },

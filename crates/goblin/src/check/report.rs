@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use goblin_admin::api::Conflict;
 use goblin_config::expand::ExpandedText;
+use goblin_config::misconfigured::Misconfiguration;
 use goblin_config::pin::{self, UnpinnedPackage};
 use goblin_config::problem::Problem;
-use goblin_config::{HttpKind, Server, ServerId, Transport, mask};
+use goblin_config::{Server, ServerId, Transport, mask};
 use serde::Serialize;
 
 use crate::check::profile::ProfileReport;
@@ -40,6 +41,8 @@ pub(crate) struct ServerReport {
     /// A package without a version, so the newest one is fetched at each start.
     pub unpinned: Option<UnpinnedPackage>,
     pub error: Option<String>,
+    /// The problems of a misconfigured server.
+    pub problems: Vec<Problem>,
     /// The results of the connection. `None` unless the server is ready.
     pub seen: Option<ConnectionReport>,
 }
@@ -48,6 +51,8 @@ pub(crate) struct ServerReport {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CheckState {
     Disabled,
+    /// The entry of the server needs a variable or a file that is missing.
+    Misconfigured,
     /// The check did not connect to the server.
     Unchecked,
     Ready,
@@ -81,7 +86,7 @@ pub(crate) struct ShortenedName {
 
 impl CheckReport {
     pub(crate) fn has_failed_servers(&self) -> bool {
-        self.servers.iter().any(|server| server.state == CheckState::Failed)
+        self.servers.iter().any(|server| matches!(server.state, CheckState::Failed | CheckState::Misconfigured))
     }
 
     /// Reports whether there are warnings for `--strict`. A cut name is no warning, because it works like any other.
@@ -89,23 +94,40 @@ impl CheckReport {
         let unpinned = self.servers.iter().any(|server| server.unpinned.is_some());
         unpinned || !self.warnings.is_empty() || !self.conflicts.is_empty()
     }
+
+    /// Returns one sentence about all packages without a fixed version, each with the spelling that fixes one.
+    pub(crate) fn unpinned(&self) -> Option<String> {
+        let found = self.servers.iter().filter_map(|server| Some((&server.id, server.unpinned.as_ref()?)));
+        let named: Vec<_> = found.map(|(id, unpinned)| format!("{id}: write {}", unpinned.cure)).collect();
+        let servers = match named.len() {
+            0 => return None,
+            1 => "1 server fetches its newest package".to_owned(),
+            count => format!("{count} servers fetch their newest packages"),
+        };
+        Some(format!("{servers} at each start, without a fixed version ({})", named.join("; ")))
+    }
 }
 
 impl ServerReport {
     pub(crate) fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
-        let (transport, unpinned) = match &server.transport {
-            Transport::Stdio { command, args, .. } => ("stdio", unpinned(command, args)),
-            Transport::Http { kind: HttpKind::Sse, .. } => ("sse", None),
-            Transport::Http { .. } => ("http", None),
-            Transport::Files(_) => ("files", None),
+        let unpinned = match &server.transport {
+            Transport::Stdio { command, args, .. } => unpinned(command, args),
+            Transport::Http { .. } | Transport::Files(_) | Transport::Misconfigured(_) => None,
+        };
+        let misconfiguration = server.misconfiguration().filter(|_| server.enabled);
+        let state = match misconfiguration {
+            Some(_) => CheckState::Misconfigured,
+            None if server.enabled => CheckState::Unchecked,
+            None => CheckState::Disabled,
         };
         ServerReport {
             id: id.to_string(),
-            state: if server.enabled { CheckState::Unchecked } else { CheckState::Disabled },
-            transport,
+            state,
+            transport: server.transport.kind_name(),
             target,
             unpinned: unpinned.filter(|_| server.enabled),
-            error: None,
+            error: misconfiguration.map(Misconfiguration::reason),
+            problems: misconfiguration.map(|found| found.problems.clone()).unwrap_or_default(),
             seen: None,
         }
     }
@@ -129,6 +151,7 @@ impl CheckState {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             CheckState::Disabled => "disabled",
+            CheckState::Misconfigured => "misconfigured",
             CheckState::Unchecked => "unchecked",
             CheckState::Ready => "ready",
             CheckState::Failed => "failed",

@@ -5,9 +5,11 @@ use std::ffi::OsStr;
 
 use goblin_catalog::search::nearest;
 use goblin_config::Config;
+use goblin_config::problem::Problem;
 use goblin_engine::upstream::child::{self, ChildCommand, SpawnError};
 use goblin_telemetry::clean;
 use goblin_telemetry::feed::FeedBatch;
+use goblin_wire::units::milliseconds;
 
 use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::doctor::finding::Findings;
@@ -67,7 +69,7 @@ fn missing(command: &str, path: &OsStr) -> String {
 }
 
 /// Splits a server's error into the problem and the cure. The cure is in parentheses at the end.
-fn split(reason: &str) -> (String, Option<String>) {
+pub(crate) fn split(reason: &str) -> (String, Option<String>) {
     let mut depth = 0;
     let opening = reason.char_indices().rev().find(|(_, character)| {
         depth += match character {
@@ -88,10 +90,14 @@ fn split(reason: &str) -> (String, Option<String>) {
 pub(crate) fn report_servers(report: &CheckReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
         report_state(server, reported, findings);
-        if let Some(unpinned) = &server.unpinned {
-            let what = format!("{} fetches {} without a fixed version", unpinned.runner, unpinned.package);
-            findings.warning(&about(&server.id), what, format!("write {}", unpinned.cure));
-        }
+    }
+    let unpinned = report.servers.iter().filter_map(|server| Some((server, server.unpinned.as_ref()?)));
+    let (packages, cures): (Vec<_>, Vec<_>) = unpinned
+        .map(|(server, unpinned)| (unpinned.package.clone(), format!("{} of {}", unpinned.cure, server.id)))
+        .unzip();
+    if !packages.is_empty() {
+        let what = format!("{} without a fixed version: {}", plural(packages.len(), "package"), packages.join(", "));
+        findings.warning("packages", what, format!("write {}", cures.join(", ")));
     }
     for warning in report.warnings.iter().filter(|warning| warning.file.is_none()) {
         let id = warning.path.strip_prefix("mcpServers.").unwrap_or(&warning.path);
@@ -108,13 +114,19 @@ pub(crate) fn report_servers(report: &CheckReport, reported: &BTreeSet<String>, 
 fn report_state(server: &ServerReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     match (server.state, &server.error, &server.seen) {
         (CheckState::Ready, _, Some(seen)) => {
-            let (tools, time) = (plural(seen.tools, "tool"), seen.handshake_ms);
-            findings.ok(&about(&server.id), format!("ready in {time:.0} ms, {tools}"));
+            let (tools, time) = (plural(seen.tools, "tool"), milliseconds(seen.handshake_ms));
+            findings.ok(&about(&server.id), format!("ready in {time}, {tools}"));
         }
         (CheckState::Failed, Some(reason), _) if !reported.contains(&server.id) => {
             let (what, cure) = split(reason);
             let cure = cure.unwrap_or_else(|| manual_check(server));
             findings.problem(&about(&server.id), what, cure);
+        }
+        (CheckState::Misconfigured, ..) => {
+            for problem in &server.problems {
+                let cure = problem.cure.clone().unwrap_or_else(|| "correct the entry of the server".to_owned());
+                findings.problem(&about(&server.id), Problem { cure: None, ..problem.clone() }.to_string(), cure);
+            }
         }
         _ => {}
     }

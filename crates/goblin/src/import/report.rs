@@ -12,9 +12,9 @@ use goblin_config::problem::Problem;
 use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use serde_json::{Value, json};
-use unicode_width::UnicodeWidthStr;
 
-use crate::style::wrap;
+use crate::style::{plural, wrap};
+use crate::table::{Column, Table};
 
 pub(crate) struct ImportPlan {
     /// The target file with the new servers added.
@@ -65,7 +65,8 @@ impl ImportPlan {
     }
 
     fn table(&self, terminal: Option<usize>) -> String {
-        let rows = self.merged.servers.iter().map(|server| {
+        let mut table = Table::new(&[Column::text("server"), Column::text("from"), Column::wrapped("runs")]);
+        for server in &self.merged.servers {
             let mut runs = consent::line(&server.entry);
             if server.entry.get("enabled") == Some(&JsonTree::Flag(false)) {
                 runs.push_str("  (disabled)");
@@ -73,18 +74,9 @@ impl ImportPlan {
             if server.is_present {
                 runs.push_str("  (already present)");
             }
-            [escaped(&server.id), clients(server).join(", "), runs]
-        });
-        let mut rows: Vec<[String; 3]> = rows.collect();
-        rows.insert(0, ["server", "from", "runs"].map(str::to_owned));
-        let width = |column: usize| rows.iter().map(|row| row[column].width_cjk()).max().unwrap_or_default();
-        let (first, second) = (width(0), width(1));
-        let pad = |text: &str, width: usize| " ".repeat(width.saturating_sub(text.width_cjk()));
-        let line = |[server, from, runs]: &[String; 3]| {
-            let before = format!("{server}{}  {from}{}  ", pad(server, first), pad(from, second));
-            wrap(&before, runs, terminal)
-        };
-        rows.iter().map(line).collect()
+            table.push([escaped(&server.id), clients(server).join(", "), runs]);
+        }
+        table.render(terminal, false)
     }
 
     pub(crate) fn json(&self, written: bool) -> Value {
@@ -112,9 +104,9 @@ impl ImportPlan {
 }
 
 pub(crate) fn done(count: usize, path: &Path) -> String {
-    let noun = if count == 1 { "server" } else { "servers" };
+    let servers = plural(count, "server");
     format!(
-        "added {count} {noun} to {}\n\nnext:\n  goblin check --connect   to see whether they answer\n  \
+        "added {servers} to {}\n\nnext:\n  goblin check --connect   to see whether they answer\n  \
          goblin serve             to offer them at one address\n",
         path.display()
     )

@@ -3,26 +3,25 @@
 use std::fmt::Write as _;
 
 use goblin_admin::api::{Conflict, ServerStatus, Status};
-use goblin_client::units::span;
 use goblin_telemetry::clean;
+use goblin_wire::units::{WORDS, bytes, milliseconds, span};
 
-use crate::check::table::{COUNTS, lay_out};
 use crate::style::{paint_if, plural};
+use crate::table::{Column, Table};
 
 const RED: &str = "1;31";
 const YELLOW: &str = "1;33";
 const FAINT: &str = "2";
 const DISABLED: &str = "disabled";
-/// The units of durations.
-const UNITS: [&str; 4] = [" s", " min", " h", " d"];
+const MISCONFIGURED: &str = "misconfigured";
 
 /// Renders a status. Cuts tables to `width`; `None` means a pipe.
 pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
     let mut text = head(status, place, colourful);
     for table in [activity_table(&status.servers), offer_table(&status.servers)] {
-        if table.len() > 1 {
+        if !table.is_empty() {
             text.push('\n');
-            text.push_str(&lay_out(&table, width, colourful));
+            text.push_str(&table.render(width, colourful));
         }
     }
     let notes = notes(status, colourful);
@@ -35,8 +34,8 @@ pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourf
 
 fn head(status: &Status, place: &str, colourful: bool) -> String {
     let Status { version, pid, configuration, sessions, catalog, .. } = status;
-    let up = span(status.uptime_seconds, UNITS);
-    let mut text = format!("goblin {} is {}, up {up}, pid {pid}\n", clean(version), clean(&status.state));
+    let up = span(status.uptime_seconds, WORDS);
+    let mut text = format!("goblin {} is {}, up {up}, pid {pid}\n", clean(version), clean(overall(status)));
     let mut line = |name: &str, value: String| {
         let name = paint_if(colourful, &format!("{name:13}"), FAINT);
         let _ = writeln!(text, "{name}  {value}");
@@ -63,8 +62,11 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
     let open = plural(sessions.in_flight, "open request");
     line("clients", format!("{}, {}, {open}", plural(sessions.total, "session"), plural(sessions.streams, "stream")));
     line("subscriptions", status.subscriptions.to_string());
-    let resident = status.process.resident_bytes.map(|bytes| format!("{} MiB of memory", bytes >> 20));
-    let descriptors = status.process.open_descriptors.map(|count| format!("{count} open descriptors"));
+    let resident = status.process.resident_bytes.map(|count| format!("{} of memory", bytes(count)));
+    let descriptors = status
+        .process
+        .open_descriptors
+        .map(|count| plural(usize::try_from(count).unwrap_or(usize::MAX), "open descriptor"));
     let process: Vec<_> = resident.into_iter().chain(descriptors).collect();
     if !process.is_empty() {
         line("process", process.join(", "));
@@ -72,45 +74,55 @@ fn head(status: &Status, place: &str, colourful: bool) -> String {
     text
 }
 
+/// Returns the state of the gateway with its counts. A gateway of an earlier version reports only the state.
+fn overall(status: &Status) -> &str {
+    if status.summary.is_empty() { &status.state } else { &status.summary }
+}
+
 /// Counts the servers by state.
 fn server_summary(servers: &[ServerStatus]) -> String {
     let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
     let enabled = servers.len() - count(DISABLED);
-    let others = ["starting", "failed", DISABLED].map(|state| (count(state), state));
+    let others = ["starting", "failed", MISCONFIGURED, DISABLED].map(|state| (count(state), state));
     let others = others.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!(", {count} {state}"));
     format!("{} of {enabled} ready{}", count("ready"), others.collect::<String>())
 }
 
-fn activity_table(servers: &[ServerStatus]) -> Vec<Vec<String>> {
-    let [p50, p95, calls, errors, open, restarts, _] = COUNTS;
-    let head = ["SERVER", "STATE", p50, p95, calls, errors, open, restarts].map(str::to_owned).to_vec();
-    let row = |server: &ServerStatus| {
+fn activity_table(servers: &[ServerStatus]) -> Table {
+    let [p50, p95, calls, errors, open, restarts] =
+        ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS"].map(Column::number);
+    let (server, state) = (Column::text("SERVER"), Column::state("STATE"));
+    let mut table = Table::new(&[server, state, p50, p95, calls, errors, open, restarts]);
+    for server in servers {
         let mut row = vec![clean(&server.id), clean(&server.state)];
-        if server.state != DISABLED {
+        if server.state != DISABLED && server.state != MISCONFIGURED {
             let ServerStatus { calls, latency, in_flight, restarts, .. } = server;
-            row.extend([latency.p50_ms, latency.p95_ms].map(milliseconds));
+            let time = |latency: Option<f64>| latency.map_or_else(|| "-".to_owned(), milliseconds);
+            row.extend([latency.p50_ms, latency.p95_ms].map(time));
             row.extend([calls.total(), calls.failed()].map(|count| count.to_string()));
             row.extend([in_flight.to_string(), restarts.to_string()]);
         }
-        row
-    };
-    [head].into_iter().chain(servers.iter().map(row)).collect()
+        table.push(row);
+    }
+    table
 }
 
 /// Returns the table of what each server offers. Servers that never connected are left out.
-fn offer_table(servers: &[ServerStatus]) -> Vec<Vec<String>> {
-    let head = ["SERVER", "ERA", "PROTOCOL", "TOOLS", "PROMPTS", "RESOURCES", COUNTS[6], "SOFTWARE"];
-    let row = |server: &ServerStatus| {
-        let protocol = server.protocol.as_deref()?;
+fn offer_table(servers: &[ServerStatus]) -> Table {
+    let [server, era, protocol, software] = ["SERVER", "ERA", "PROTOCOL", "SOFTWARE"].map(Column::text);
+    let [tools, prompts, resources, subscriptions] = ["TOOLS", "PROMPTS", "RESOURCES", "SUBS"].map(Column::number);
+    let mut table = Table::new(&[server, era, protocol, tools, prompts, resources, subscriptions, software]);
+    for server in servers {
+        let Some(protocol) = server.protocol.as_deref() else { continue };
         let era = server.era.as_deref().unwrap_or_default();
         let mut row = vec![clean(&server.id), clean(era), clean(protocol)];
         let ServerStatus { entries, subscriptions, software, .. } = server;
         let counts = [entries.tools, entries.prompts, entries.resources, *subscriptions];
         row.extend(counts.map(|count| count.to_string()));
         row.push(clean(software));
-        Some(row)
-    };
-    [head.map(str::to_owned).to_vec()].into_iter().chain(servers.iter().filter_map(row)).collect()
+        table.push(row);
+    }
+    table
 }
 
 /// Renders the messages below the tables. They are never cut.
@@ -121,8 +133,12 @@ fn notes(status: &Status, colourful: bool) -> String {
     };
     for server in &status.servers {
         if let Some(reason) = &server.reason {
-            note("failed", RED, format!("{}: {}", clean(&server.id), clean(reason)));
+            let kind = if server.state == MISCONFIGURED { MISCONFIGURED } else { "failed" };
+            note(kind, RED, format!("{}: {}", clean(&server.id), clean(reason)));
         }
+    }
+    for server in status.servers.iter().filter(|server| server.stale) {
+        note("stale", YELLOW, format!("{}: its entries do not come from the current connection", clean(&server.id)));
     }
     for server in &status.servers {
         for problem in &server.lacking {
@@ -135,15 +151,6 @@ fn notes(status: &Status, colourful: bool) -> String {
         note("warning", YELLOW, format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     text
-}
-
-fn milliseconds(latency: Option<f64>) -> String {
-    match latency {
-        None => "-".to_owned(),
-        Some(latency) if latency < 100.0 => format!("{latency:.1} ms"),
-        Some(latency) if latency < 10_000.0 => format!("{latency:.0} ms"),
-        Some(latency) => format!("{:.0} s", latency / 1000.0),
-    }
 }
 
 #[cfg(test)]
@@ -185,7 +192,7 @@ mod tests {
         for fragment in [
             "up 1 h 2 min",
             "1 of 2 ready, 1 failed, 1 disabled",
-            "github  ready     12.3 ms  12 s  1234660      89     0         3\n",
+            "github  ready     12 ms  12 s  1234660      89     0         3\n",
             "github  legacy  2025-11-25    120       12       4321     0  github-mcp-serve",
             "off     disabled\n",
             "failed: broken: it is gone\n",
@@ -193,11 +200,5 @@ mod tests {
             assert!(text.contains(fragment), "{fragment}:\n{text}");
         }
         assert!(render(&example(), "", None, true).contains("\x1b[1;31mfailed  \x1b[0m"));
-    }
-
-    #[test]
-    fn durations_have_two_units() {
-        let spans = [0, 59, 61, 3600, 90_000].map(|seconds| span(seconds, UNITS));
-        assert_eq!(spans, ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]);
     }
 }

@@ -1,5 +1,7 @@
 //! The gateway that the dashboard shows, and its admin API.
 
+use std::path::PathBuf;
+
 use goblin_client::admin::AdminClient;
 use goblin_client::bridge::wire::GatewayResponse;
 use goblin_client::events::ResumePosition;
@@ -29,6 +31,14 @@ impl GatewayAddress {
         match self {
             GatewayAddress::Named { url, .. } => mask::url(url),
             GatewayAddress::Recorded(record) => mask::url(&record.url),
+        }
+    }
+
+    /// Returns the configuration file, if the gateway runs on this machine and has one.
+    pub fn config_file(&self) -> Option<PathBuf> {
+        match self {
+            GatewayAddress::Named { .. } => None,
+            GatewayAddress::Recorded(record) => record.identity.config.clone(),
         }
     }
 
@@ -62,6 +72,11 @@ impl Api {
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         read(path, &self.client.get(path).await?)
+    }
+
+    /// Works like [`get`](Self::get), but returns `None` if the gateway does not have the path.
+    pub async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, String> {
+        self.client.find(path).await?.map(|body| read(path, &body)).transpose()
     }
 
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::remote::api::GatewayAddress;
 use crate::state::format::clock;
-use crate::state::{Effect, StatusMessage, UiEvent};
+use crate::state::message::{Effect, StatusMessage, UiEvent};
 
 /// A request without a response.
 enum PendingRequest {
@@ -26,6 +26,9 @@ enum PendingRequest {
     Result {
         ticket: u64,
         read: fn(&str) -> (String, bool),
+    },
+    Completion {
+        ticket: u64,
     },
     Watch {
         uri: String,
@@ -42,6 +45,11 @@ impl PendingRequest {
                 let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&tool));
                 (Method::ToolsCall, params, PendingRequest::Result { ticket, read: call_text })
             }
+            Effect::GetPrompt { ticket, prompt, arguments } => {
+                let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&prompt));
+                (Method::PromptsGet, params, PendingRequest::Result { ticket, read: prompt_text })
+            }
+            Effect::Complete { ticket, params } => (Method::Complete, params, PendingRequest::Completion { ticket }),
             Effect::Read { ticket, uri } => {
                 (Method::ResourcesRead, uri_params(&uri), PendingRequest::Result { ticket, read: read_text })
             }
@@ -49,13 +57,17 @@ impl PendingRequest {
             Effect::Unwatch { uri } => {
                 (Method::Unsubscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: false })
             }
-            Effect::Quit | Effect::Forget { .. } | Effect::Command(_) => return None,
+            Effect::Quit | Effect::Copy { .. } | Effect::Edit { .. } | Effect::Forget { .. } | Effect::Command(_) => {
+                return None;
+            }
         })
     }
 
     fn failed(self, text: String) -> UiEvent {
         match self {
             PendingRequest::Result { ticket, .. } => UiEvent::Answered { ticket, text, is_error: true },
+            // A server without completion has no suggestions.
+            PendingRequest::Completion { ticket } => UiEvent::Suggested { ticket, values: Vec::new() },
             PendingRequest::Watch { .. } => UiEvent::Notice(StatusMessage::bad(text)),
         }
     }
@@ -66,6 +78,9 @@ impl PendingRequest {
             (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
                 let (text, is_error) = read(at.get(answer.raw.as_str()));
                 UiEvent::Answered { ticket, text, is_error }
+            }
+            (Outcome::Result(at), PendingRequest::Completion { ticket }) => {
+                UiEvent::Suggested { ticket, values: suggestions(at.get(answer.raw.as_str())) }
             }
             (Outcome::Result(_), PendingRequest::Watch { uri, is_on }) => UiEvent::Watching { uri, is_on },
             (Outcome::Error(_), PendingRequest::Watch { uri, .. }) => {
@@ -219,6 +234,39 @@ fn read_text(result: &str) -> (String, bool) {
     (lines(&contents.iter().map(ContentBlock::of_resource).collect::<Vec<_>>()), false)
 }
 
+/// Returns the messages of a prompt, each below its role.
+fn prompt_text(result: &str) -> (String, bool) {
+    let value: Value = serde_json::from_str(result).unwrap_or_default();
+    let messages = value["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let message = |message: &Value| {
+        let role = message["role"].as_str().unwrap_or("?");
+        format!("{role}:\n{}", ContentBlock::read(&message["content"]).line().trim_end())
+    };
+    (messages.iter().map(message).collect::<Vec<_>>().join("\n\n"), false)
+}
+
+/// Returns the values of a completion.
+fn suggestions(result: &str) -> Vec<String> {
+    let value: Value = serde_json::from_str(result).unwrap_or_default();
+    let values = value["completion"]["values"].as_array().map(Vec::as_slice).unwrap_or_default();
+    values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
 fn lines(blocks: &[ContentBlock]) -> String {
     blocks.iter().map(ContentBlock::line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use14_the_messages_of_a_prompt_are_readable() {
+        let result = r#"{"messages":[
+            {"role":"user","content":{"type":"text","text":"Review main\n"}},
+            {"role":"assistant","content":{"type":"image","mimeType":"image/png","data":"AAAA"}}]}"#;
+        assert_eq!(prompt_text(result).0, "user:\nReview main\n\nassistant:\n[image image/png, 3 B]");
+        assert_eq!(suggestions(r#"{"completion":{"values":["a",1,"b"]}}"#), ["a", "b"]);
+        assert!(suggestions("{}").is_empty());
+    }
 }

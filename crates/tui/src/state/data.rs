@@ -1,14 +1,20 @@
 //! The latest data of the gateway.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status, SubscriptionList};
+use goblin_admin::api::{CallList, Entry, EventInfo, LogList, ServerStatus, SessionList, Status, SubscriptionList};
 use goblin_admin::routes::List;
 use goblin_telemetry::clean;
 use serde_json::Value;
 
-/// The maximum number of events. The oldest are dropped.
+use crate::state::message::Feed;
+
+/// The maximum number of events. The oldest debug events are dropped first, then the oldest others.
 pub(crate) const MAX_EVENTS: usize = 1000;
+/// The maximum number of ended calls.
+pub(crate) const MAX_CALLS: usize = 2000;
+/// The maximum number of events in the log of one server.
+const MAX_LOG: usize = 2000;
 
 /// A tool, prompt, resource or template, parsed once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +55,11 @@ impl CatalogItem {
             definition: entry.definition.get().to_owned(),
         }
     }
+
+    /// Returns the id of the row of this item.
+    pub(crate) fn row_id(&self, kind: List) -> String {
+        format!("{}s {}", kind.noun(), self.exposed)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,8 +70,14 @@ pub struct DashboardData {
     items: [Vec<CatalogItem>; List::ALL.len()],
     pub subscriptions: SubscriptionList,
     pub sessions: SessionList,
+    /// The ended calls, newest first.
+    pub calls: CallList,
     /// The events, newest first.
     pub events: VecDeque<EventInfo>,
+    /// The log of one server, oldest event first.
+    logs: Option<(String, Vec<EventInfo>)>,
+    /// The feeds that the last read failed for, with the reason.
+    pub unreadable: BTreeMap<Feed, String>,
 }
 
 impl DashboardData {
@@ -80,8 +97,39 @@ impl DashboardData {
         self.items[kind as usize] = items;
     }
 
+    pub(crate) fn set_subscriptions(&mut self, list: SubscriptionList) {
+        self.unreadable.remove(&Feed::Subscriptions);
+        self.subscriptions = list;
+    }
+
+    pub(crate) fn set_sessions(&mut self, list: SessionList) {
+        self.unreadable.remove(&Feed::Sessions);
+        self.sessions = list;
+    }
+
+    pub(crate) fn set_calls(&mut self, mut list: CallList) {
+        self.unreadable.remove(&Feed::Calls);
+        list.calls.truncate(MAX_CALLS);
+        self.calls = list;
+    }
+
+    pub(crate) fn set_logs(&mut self, server: String, list: LogList) {
+        self.unreadable.remove(&Feed::Logs);
+        let mut events = list.events;
+        events.drain(..events.len().saturating_sub(MAX_LOG));
+        self.logs = Some((server, events));
+    }
+
+    /// Returns the log of the server, oldest event first. `None` if the log was not read yet.
+    pub fn logs_of(&self, server: &str) -> Option<&[EventInfo]> {
+        self.logs.as_ref().filter(|(known, _)| known == server).map(|(_, events)| events.as_slice())
+    }
+
     pub(crate) fn add_event(&mut self, event: EventInfo) {
         self.events.push_front(event);
-        self.events.truncate(MAX_EVENTS);
+        if self.events.len() > MAX_EVENTS {
+            let oldest_debug = self.events.iter().rposition(|event| event.level == "debug");
+            self.events.remove(oldest_debug.unwrap_or(MAX_EVENTS));
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! The lines of the side panel: all details of one row.
 
-use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
+mod server;
+
+use goblin_admin::api::{CallInfo, EventInfo, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
-use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 
 use crate::state::data::{CatalogItem, DashboardData};
-use crate::state::format::span;
+use crate::state::format::{exact_size, span};
 use crate::state::json::pretty;
-use crate::state::table::{RowItem, milliseconds};
+use crate::state::table::{RowItem, Tone, is_failed_call, level_tone, milliseconds};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     Heading(String),
-    Field(&'static str, String),
-    Text(String),
+    Field(&'static str, String, Tone),
+    Text(String, Tone),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,10 +28,11 @@ pub struct Detail {
 impl Detail {
     pub fn of(what: RowItem, data: &DashboardData) -> Option<Detail> {
         Some(match what {
-            RowItem::Server(at) => of_server(data.servers().get(at)?),
+            RowItem::Server(at) => server::detail(data.servers().get(at)?, data),
             RowItem::Item(kind, at) => of_item(kind, data.items(kind).get(at)?),
             RowItem::Subscription(at) => of_subscription(data.subscriptions.subscriptions.get(at)?),
             RowItem::Session(at) => of_session(data.sessions.sessions.get(at)?),
+            RowItem::Call(at) => of_call(data.calls.calls.get(at)?),
             RowItem::Event(at) => of_event(data.events.get(at)?),
         })
     }
@@ -41,19 +43,27 @@ impl Detail {
 
     /// Adds a field, unless its value is empty.
     fn field(&mut self, label: &'static str, value: impl Into<String>) {
+        self.toned(label, value, Tone::Plain);
+    }
+
+    fn toned(&mut self, label: &'static str, value: impl Into<String>, tone: Tone) {
         let value = clean(&value.into());
         if !value.is_empty() {
-            self.lines.push(Line::Field(label, value));
+            self.lines.push(Line::Field(label, value, tone));
         }
     }
 
     fn count(&mut self, label: &'static str, count: u64) {
-        self.lines.push(Line::Field(label, count.to_string()));
+        self.lines.push(Line::Field(label, count.to_string(), Tone::Plain));
     }
 
     fn text(&mut self, heading: &str, lines: impl IntoIterator<Item = String>) {
+        self.toned_text(heading, lines, Tone::Plain);
+    }
+
+    fn toned_text(&mut self, heading: &str, lines: impl IntoIterator<Item = String>, tone: Tone) {
         self.lines.push(Line::Heading(heading.to_owned()));
-        self.lines.extend(lines.into_iter().map(|line| Line::Text(clean(&line))));
+        self.lines.extend(lines.into_iter().map(|line| Line::Text(clean(&line), tone)));
     }
 }
 
@@ -71,7 +81,7 @@ fn of_item(kind: List, item: &CatalogItem) -> Detail {
         detail.field(if label == "name" { "title" } else { "name" }, &item.name);
     }
     detail.field("MIME type", &item.mime);
-    detail.field("size", item.size.map(|size| format!("{} ({size} bytes)", bytes(size))).unwrap_or_default());
+    detail.field("size", item.size.map(exact_size).unwrap_or_default());
     detail.field("arguments", &item.arguments);
     if !item.description.trim().is_empty() {
         detail.text("Description", item.description.trim().lines().map(str::to_owned));
@@ -87,55 +97,6 @@ fn of_item(kind: List, item: &CatalogItem) -> Detail {
         if let Some(value) = json::member(text, json::whole(text), key) {
             detail.text(heading, pretty(value.get(text)));
         }
-    }
-    detail
-}
-
-fn of_server(server: &ServerStatus) -> Detail {
-    let mut detail = Detail::new(&server.id);
-    detail.field("server", &server.id);
-    detail.field("state", &server.state);
-    detail.field("reason", server.reason.as_deref().unwrap_or_default());
-    detail.field("transport", server.transport.as_deref().unwrap_or_default());
-    detail.field("protocol", server.protocol.as_deref().unwrap_or_default());
-    detail.field("era", server.era.as_deref().unwrap_or_default());
-    detail.field("software", &server.software);
-    detail.field("session", &server.session);
-    detail.field("own links", server.client_links.map(|links| links.to_string()).unwrap_or_default());
-    detail.count("restarts", server.restarts);
-    detail.count("in flight", server.in_flight as u64);
-    let entries = server.entries;
-    detail.text(
-        "Offers",
-        [
-            format!("{} tools, {} prompts", entries.tools, entries.prompts),
-            format!("{} resources, {} templates", entries.resources, entries.templates),
-            format!("{} subscriptions", server.subscriptions),
-        ],
-    );
-    if !server.lacking.is_empty() {
-        detail.text("Lacking", server.lacking.clone());
-    }
-    let calls = server.calls;
-    let ends = [
-        ("ok", calls.ok),
-        ("error", calls.error),
-        ("timeout", calls.timeout),
-        ("cancelled", calls.cancelled),
-        ("unavailable", calls.unavailable),
-        ("overloaded", calls.overloaded),
-        ("protocol", calls.protocol),
-    ];
-    detail.lines.push(Line::Heading("Calls".to_owned()));
-    for (label, count) in ends {
-        detail.count(label, count);
-    }
-    let latency = server.latency;
-    detail.lines.push(Line::Heading("Latency".to_owned()));
-    for (label, value) in
-        [("mean", latency.mean_ms), ("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms)]
-    {
-        detail.field(label, value.map(milliseconds).unwrap_or_else(|| "no answer yet".to_owned()));
     }
     detail
 }
@@ -157,24 +118,50 @@ fn of_subscription(info: &SubscriptionInfo) -> Detail {
 }
 
 fn of_session(info: &SessionInfo) -> Detail {
-    let mut detail = Detail::new(&format!("…{}", info.id));
-    detail.field("session", format!("…{}", info.id));
+    let session = match info.stateless {
+        true => "stateless: the client sends requests without a session".to_owned(),
+        false => format!("…{}", info.id),
+    };
+    let mut detail = Detail::new(if info.client.is_empty() { &session } else { &info.client });
+    detail.field("session", session);
     detail.field("client", &info.client);
     detail.field("version", &info.client_version);
     detail.field("protocol", &info.protocol);
     detail.field("profile", info.profile.as_deref().unwrap_or_default());
     detail.field("started", &info.started);
     detail.field("idle", span(info.idle_seconds));
+    detail.count("requests", info.requests);
     detail.count("streams", info.streams as u64);
     detail.count("in flight", info.in_flight as u64);
     detail.count("subscribed", info.subscriptions as u64);
     detail
 }
 
+fn of_call(call: &CallInfo) -> Detail {
+    let mut detail = Detail::new(if call.name.is_empty() { &call.method } else { &call.name });
+    let tone = if is_failed_call(call) { Tone::Bad } else { Tone::Good };
+    detail.toned("outcome", call.outcome.replace('_', " "), tone);
+    detail.field("code", call.code.as_deref().unwrap_or_default());
+    detail.field("time", &call.time);
+    detail.field("method", &call.method);
+    detail.field("name", &call.name);
+    detail.field("server", call.server.as_deref().unwrap_or_default());
+    detail.field("client", &call.client);
+    detail.field("session", call.session.as_ref().map(|session| format!("…{session}")).unwrap_or_default());
+    detail.field("took", milliseconds(call.duration_ms));
+    detail.field("request", exact_size(call.request_bytes));
+    detail.field("answer", exact_size(call.response_bytes));
+    detail.count("number", call.seq);
+    if let Some(error) = &call.error {
+        detail.toned_text("Error", error.lines().map(str::to_owned), Tone::Bad);
+    }
+    detail
+}
+
 fn of_event(event: &EventInfo) -> Detail {
     let mut detail = Detail::new(&event.kind);
     detail.field("time", &event.time);
-    detail.field("level", &event.level);
+    detail.toned("level", &event.level, level_tone(&event.level));
     detail.field("kind", &event.kind);
     detail.field("server", event.server.as_deref().unwrap_or_default());
     detail.field("session", event.session.as_deref().unwrap_or_default());

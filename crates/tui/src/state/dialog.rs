@@ -3,9 +3,11 @@
 use goblin_admin::routes::ServerAction;
 use goblin_telemetry::clean;
 
-use crate::state::GatewayCommand;
 use crate::state::form::Form;
 use crate::state::json::pretty;
+use crate::state::logs::LogView;
+use crate::state::message::GatewayCommand;
+use crate::state::palette::Palette;
 
 /// The maximum number of lines of a result. `goblin tools call` and `goblin resources read` print all of it.
 const MAX_LINES: usize = 10_000;
@@ -25,23 +27,36 @@ pub enum Dialog {
     },
     Form(Form),
     Reader(ResultDialog),
+    Logs(LogView),
+    Jump(Palette),
 }
 
 impl Dialog {
-    pub fn confirm(action: ServerAction, id: &str) -> Dialog {
+    /// Asks for confirmation of an action on a server with this many open calls.
+    pub fn confirm(action: ServerAction, id: &str, in_flight: usize) -> Dialog {
         let server = clean(id);
+        let lost = match in_flight {
+            0 => String::new(),
+            1 => " Its open call fails.".to_owned(),
+            count => format!(" Its {count} open calls fail."),
+        };
         let question = match action {
-            ServerAction::Restart => format!("Restart {server}? Its open calls fail."),
-            ServerAction::Disable => format!("Disable {server}? Clients lose its tools and resources."),
+            ServerAction::Restart if lost.is_empty() => format!("Restart {server}? It has no open calls."),
+            ServerAction::Restart => format!("Restart {server}?{lost}"),
+            ServerAction::Disable => format!("Disable {server}? Clients lose its tools and resources.{lost}"),
             ServerAction::Enable => format!("Enable {server}?"),
         };
         Dialog::Confirm { question, command: GatewayCommand::Server(action, id.to_owned()) }
     }
 
-    /// Scrolls the help or a reader. `max` is the maximum position of the last frame.
+    /// Scrolls the help, a reader or a log. `max` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, max: usize) {
-        if let Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) = self {
-            crate::state::scroll(scroll, by, max);
+        match self {
+            Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) => {
+                crate::state::scroll(scroll, by, max);
+            }
+            Dialog::Logs(view) => view.scroll(by, max),
+            Dialog::Picker { .. } | Dialog::Confirm { .. } | Dialog::Form(_) | Dialog::Jump(_) => {}
         }
     }
 }
@@ -52,6 +67,8 @@ pub struct ResultDialog {
     pub title: String,
     pub waits_for: Option<u64>,
     pub lines: Vec<String>,
+    /// The whole text, to copy.
+    pub text: String,
     pub is_error: bool,
     pub scroll: usize,
 }
@@ -59,6 +76,13 @@ pub struct ResultDialog {
 impl ResultDialog {
     pub fn waiting(title: &str, ticket: u64) -> ResultDialog {
         ResultDialog { title: clean(title), waits_for: Some(ticket), ..ResultDialog::default() }
+    }
+
+    /// Creates a dialog for an error that needs no request.
+    pub fn report(title: &str, text: &str) -> ResultDialog {
+        let mut dialog = ResultDialog { title: clean(title), ..ResultDialog::default() };
+        dialog.fill(text, true);
+        dialog
     }
 
     pub fn fill(&mut self, text: &str, is_error: bool) {
@@ -71,6 +95,7 @@ impl ResultDialog {
         if omitted > 0 {
             self.lines.push(format!("… {omitted} more lines"));
         }
+        self.text = text.to_owned();
         (self.waits_for, self.is_error) = (None, is_error);
     }
 }

@@ -1,18 +1,21 @@
-//! Builds the lists of each panel: its columns, and the filtered and sorted rows.
+//! Builds the lists of each panel: the filtered and sorted rows. [`rows`] has the columns and the cells.
+
+mod rows;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
+use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo};
 use goblin_admin::routes::List;
-use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
+use crate::state::WatchedResource;
 use crate::state::data::{CatalogItem, DashboardData};
-use crate::state::format::{clock, span, sparkline};
+use crate::state::level::Level;
+use crate::state::message::Panel;
 use crate::state::rates::{Rates, ServerRate};
-use crate::state::{Panel, WatchedResource};
+pub(crate) use crate::state::table::rows::{event_text, is_failed_call, level_tone, state_cell};
 
 /// A column with a title and a maximum width. A growing column takes the room that the others leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,72 +27,6 @@ pub struct Column {
     /// Set if a cell that is too long loses its beginning instead of its end.
     pub keeps_end: bool,
 }
-
-const fn text(title: &'static str, max: usize) -> Column {
-    Column { title, max, grows: false, is_number: false, keeps_end: false }
-}
-
-const fn number(title: &'static str) -> Column {
-    Column { title, max: 9, grows: false, is_number: true, keeps_end: false }
-}
-
-const fn wide(title: &'static str, max: usize) -> Column {
-    Column { title, max, grows: true, is_number: false, keeps_end: false }
-}
-
-/// Creates a growing column that keeps the end of its cells. URIs of one server share a prefix, and the newest value of
-/// a sparkline is at its end.
-const fn ending(title: &'static str, max: usize) -> Column {
-    Column { title, max, grows: true, is_number: false, keeps_end: true }
-}
-
-const OVERVIEW: &[Column] = &[
-    text("SERVER", 16),
-    text("STATE", 10),
-    number("CALLS/S"),
-    number("P95"),
-    number("FAILED"),
-    number("OPEN"),
-    ending("LATENCY", 60),
-];
-const SERVERS: &[Column] = &[
-    text("SERVER", 24),
-    text("STATE", 10),
-    text("LINK", 6),
-    number("TOOLS"),
-    number("PROMPTS"),
-    number("RES"),
-    number("CALLS"),
-    number("FAILED"),
-    number("P95"),
-    number("RESTARTS"),
-    wide("DETAILS", 200),
-];
-const TOOLS: &[Column] = &[text("TOOL", 40), text("SERVER", 16), wide("DESCRIPTION", 400)];
-const PROMPTS: &[Column] = &[text("PROMPT", 40), text("SERVER", 16), text("ARGUMENTS", 24), wide("DESCRIPTION", 400)];
-const RESOURCES: &[Column] =
-    &[ending("URI", 400), text("NAME", 24), text("MIME TYPE", 20), number("SIZE"), text("UPDATES", 14)];
-const TEMPLATES: &[Column] = &[ending("PATTERN", 400), wide("DESCRIPTION", 400)];
-const SUBSCRIPTIONS: &[Column] = &[
-    ending("URI", 400),
-    text("CLIENT", 24),
-    text("SERVER", 16),
-    text("STATE", 10),
-    number("DELIVERED"),
-    number("COALESCED"),
-];
-const SESSIONS: &[Column] = &[
-    text("SESSION", 12),
-    wide("CLIENT", 80),
-    text("PROTOCOL", 12),
-    text("PROFILE", 12),
-    number("IDLE"),
-    number("STREAMS"),
-    number("IN FLIGHT"),
-    number("SUBS"),
-];
-const EVENTS: &[Column] =
-    &[text("TIME", 8), text("LEVEL", 5), text("KIND", 24), text("SERVER", 16), wide("MESSAGE", 2000)];
 
 /// The meaning of a text. The theme maps it to a style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,29 +48,29 @@ pub struct TableCell {
 }
 
 impl TableCell {
-    fn text(text: &str) -> TableCell {
+    pub(super) fn text(text: &str) -> TableCell {
         TableCell { text: clean(text), ..TableCell::default() }
     }
 
-    fn toned(text: &str, tone: Tone) -> TableCell {
+    pub(super) fn toned(text: &str, tone: Tone) -> TableCell {
         TableCell { tone, ..TableCell::text(text) }
     }
 
-    fn count(count: impl TryInto<u32>) -> TableCell {
+    pub(super) fn count(count: impl TryInto<u32>) -> TableCell {
         let count = count.try_into().unwrap_or(u32::MAX);
         TableCell { text: count.to_string(), rank: Some(f64::from(count)), tone: Tone::Plain }
     }
 
-    fn failures(count: u64) -> TableCell {
+    pub(super) fn failures(count: u64) -> TableCell {
         let tone = if count > 0 { Tone::Bad } else { Tone::Plain };
         TableCell { tone, ..TableCell::count(count) }
     }
 
-    fn ranked(text: String, rank: f64) -> TableCell {
+    pub(super) fn ranked(text: String, rank: f64) -> TableCell {
         TableCell { text, rank: Some(rank), tone: Tone::Plain }
     }
 
-    fn milliseconds(value: Option<f64>) -> TableCell {
+    pub(super) fn milliseconds(value: Option<f64>) -> TableCell {
         value.map_or_else(TableCell::default, |value| TableCell::ranked(milliseconds(value), value))
     }
 }
@@ -157,6 +94,7 @@ pub enum RowItem {
     Item(List, usize),
     Subscription(usize),
     Session(usize),
+    Call(usize),
     Event(usize),
 }
 
@@ -172,6 +110,8 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSection {
     pub title: String,
+    /// Set for the list of failed servers.
+    pub is_failure: bool,
     pub columns: &'static [Column],
     pub rows: Vec<Row>,
 }
@@ -191,45 +131,59 @@ pub(crate) struct TableInput<'a> {
     pub watched: &'a BTreeMap<String, WatchedResource>,
     pub server: Option<&'a str>,
     pub query: &'a str,
+    pub failed_only: bool,
+    pub level: Level,
     pub sort: Sort,
 }
 
 /// Builds the lists of `panel`.
 pub(crate) fn sections(panel: Panel, input: &TableInput<'_>) -> Vec<TableSection> {
-    let data = input.data;
-    let (title, columns, rows) = match panel {
-        Panel::Overview => ("Servers", OVERVIEW, input.servers(overview_row)),
-        Panel::Servers => ("Servers", SERVERS, input.servers(server_row)),
-        Panel::Tools => ("Tools", TOOLS, input.items(List::Tools, tool_row)),
-        Panel::Prompts => ("Prompts", PROMPTS, input.items(List::Prompts, prompt_row)),
+    match panel {
+        Panel::Overview => input.server_sections(rows::OVERVIEW, rows::overview_row),
+        Panel::Servers => input.server_sections(rows::SERVERS, rows::server_row),
+        Panel::Tools => vec![input.section("Tools", rows::TOOLS, input.items(List::Tools, rows::tool_row))],
+        Panel::Prompts => vec![input.section("Prompts", rows::PROMPTS, input.items(List::Prompts, rows::prompt_row))],
         Panel::Resources => {
-            let cells = |item: &CatalogItem| resource_row(item, input.watched);
-            ("Resources", RESOURCES, input.items(List::Resources, cells))
+            let cells = |item: &CatalogItem| rows::resource_row(item, input.watched);
+            let templates = input.items(List::Templates, rows::template_row);
+            vec![
+                input.section("Resources", rows::RESOURCES, input.items(List::Resources, cells)),
+                input.section("Templates", rows::TEMPLATES, templates),
+            ]
         }
-        Panel::Subscriptions => {
-            let all = data.subscriptions.subscriptions.iter().enumerate();
-            let own = all.filter(|(_, info)| input.is_of(&info.server));
-            let rows = own.map(|(at, info)| row(&info.id, RowItem::Subscription(at), subscription_row(info)));
-            ("Subscriptions", SUBSCRIPTIONS, rows.collect())
-        }
+        Panel::Subscriptions => vec![input.section("Subscriptions", rows::SUBSCRIPTIONS, input.subscriptions())],
         Panel::Sessions => {
-            let all = data.sessions.sessions.iter().enumerate();
-            let rows = all.map(|(at, info)| row(&info.id, RowItem::Session(at), session_row(info)));
             let title = if input.server.is_some() { "Sessions (of all servers)" } else { "Sessions" };
-            (title, SESSIONS, rows.collect())
+            vec![input.section(title, rows::SESSIONS, input.sessions())]
         }
-        Panel::Events => {
-            let all = data.events.iter().enumerate();
-            let own = all.filter(|(_, event)| input.server.is_none() || event.server.as_deref() == input.server);
-            let id = |event: &EventInfo| format!("{} {}", event.seq, event.time);
-            ("Events", EVENTS, own.map(|(at, event)| row(&id(event), RowItem::Event(at), event_row(event))).collect())
+        Panel::Calls => {
+            let title = if input.failed_only { "Failed calls" } else { "Calls" };
+            vec![input.section(title, rows::CALLS, input.calls())]
         }
-    };
-    let mut sections = vec![input.section(title, columns, rows)];
-    if panel == Panel::Resources {
-        sections.push(input.section("Templates", TEMPLATES, input.items(List::Templates, template_row)));
+        Panel::Events => vec![input.section("Events", rows::EVENTS, input.events())],
     }
-    sections
+}
+
+/// Returns the place of a server in the list: servers that need attention come first.
+fn urgency(server: &ServerStatus) -> u8 {
+    match server.state.as_str() {
+        "failed" | "misconfigured" => 0,
+        "starting" => 1,
+        "disabled" => 3,
+        _ => 2,
+    }
+}
+
+pub(crate) fn has_failed(server: &ServerStatus) -> bool {
+    urgency(server) == 0
+}
+
+/// Returns the id of a row. Clients without a session share an empty session id.
+fn session_id(info: &SessionInfo) -> String {
+    match info.stateless {
+        true => format!("stateless {} {}", info.client, info.client_version),
+        false => info.id.clone(),
+    }
 }
 
 impl TableInput<'_> {
@@ -237,19 +191,71 @@ impl TableInput<'_> {
         self.server.is_none_or(|selected| selected == server)
     }
 
-    fn servers(&self, cells: impl Fn(&ServerStatus, &ServerRate) -> Vec<TableCell>) -> Vec<Row> {
+    /// Builds a list of the failed servers with their reasons, if there are any, and a list of the others.
+    fn server_sections(
+        &self,
+        columns: &'static [Column],
+        cells: fn(&ServerStatus, &ServerRate) -> Vec<TableCell>,
+    ) -> Vec<TableSection> {
+        let failed = self.servers(has_failed, |server, _| rows::failed_row(server));
+        let others = self.servers(|server| !has_failed(server), cells);
+        let mut sections = Vec::new();
+        if !failed.is_empty() {
+            sections.push(TableSection { is_failure: true, ..self.section("Failed", rows::FAILED, failed) });
+        }
+        // Without any server the list shows how to add one.
+        if !others.is_empty() || sections.is_empty() {
+            sections.push(self.section("Servers", columns, others));
+        }
+        sections
+    }
+
+    fn servers(
+        &self,
+        is_listed: impl Fn(&ServerStatus) -> bool,
+        cells: impl Fn(&ServerStatus, &ServerRate) -> Vec<TableCell>,
+    ) -> Vec<Row> {
         let none = ServerRate::default();
-        let own = self.data.servers().iter().enumerate().filter(|(_, server)| self.is_of(&server.id));
-        own.map(|(at, server)| {
-            row(&server.id, RowItem::Server(at), cells(server, self.rates.servers.get(&server.id).unwrap_or(&none)))
-        })
-        .collect()
+        let all = self.data.servers().iter().enumerate();
+        let mut own: Vec<_> = all.filter(|(_, server)| self.is_of(&server.id) && is_listed(server)).collect();
+        own.sort_by_key(|(_, server)| urgency(server));
+        own.into_iter()
+            .map(|(at, server)| {
+                let rate = self.rates.servers.get(&server.id).unwrap_or(&none);
+                row(&server.id, RowItem::Server(at), cells(server, rate))
+            })
+            .collect()
     }
 
     fn items(&self, kind: List, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
         let own = self.data.items(kind).iter().enumerate().filter(|(_, item)| self.is_of(&item.server));
-        own.map(|(at, item)| row(&format!("{}s {}", kind.noun(), item.exposed), RowItem::Item(kind, at), cells(item)))
-            .collect()
+        own.map(|(at, item)| row(&item.row_id(kind), RowItem::Item(kind, at), cells(item))).collect()
+    }
+
+    fn subscriptions(&self) -> Vec<Row> {
+        let all = self.data.subscriptions.subscriptions.iter().enumerate();
+        let own = all.filter(|(_, info)| self.is_of(&info.server));
+        own.map(|(at, info)| row(&info.id, RowItem::Subscription(at), rows::subscription_row(info))).collect()
+    }
+
+    fn sessions(&self) -> Vec<Row> {
+        let all = self.data.sessions.sessions.iter().enumerate();
+        all.map(|(at, info)| row(&session_id(info), RowItem::Session(at), rows::session_row(info))).collect()
+    }
+
+    fn calls(&self) -> Vec<Row> {
+        let all = self.data.calls.calls.iter().enumerate();
+        let own = all.filter(|(_, call)| self.server.is_none() || call.server.as_deref() == self.server);
+        let own = own.filter(|(_, call)| !self.failed_only || is_failed_call(call));
+        own.map(|(at, call)| row(&call.seq.to_string(), RowItem::Call(at), rows::call_row(call))).collect()
+    }
+
+    fn events(&self) -> Vec<Row> {
+        let all = self.data.events.iter().enumerate();
+        let own = all.filter(|(_, event)| self.server.is_none() || event.server.as_deref() == self.server);
+        let own = own.filter(|(_, event)| self.level.shows(event));
+        let id = |event: &EventInfo| format!("{} {}", event.seq, event.time);
+        own.map(|(at, event)| row(&id(event), RowItem::Event(at), rows::event_row(event))).collect()
     }
 
     /// Builds a section from the rows that match the query, in sort order.
@@ -266,7 +272,7 @@ impl TableInput<'_> {
             rows.reverse();
         }
         let count = if rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
-        TableSection { title: format!("{title} {count}"), columns, rows }
+        TableSection { title: format!("{title} {count}"), is_failure: false, columns, rows }
     }
 }
 
@@ -294,135 +300,6 @@ pub(crate) fn find(text: &str, query: &str) -> Option<Range<usize>> {
 
 fn row(id: &str, what: RowItem, cells: Vec<TableCell>) -> Row {
     Row { id: id.to_owned(), what, cells }
-}
-
-/// Returns a cell for the state of a server. A symbol and a word show the state even without colours.
-pub(crate) fn state_cell(state: &str) -> TableCell {
-    let (symbol, tone) = match state {
-        "ready" => ("●", Tone::Good),
-        "starting" => ("◐", Tone::Warn),
-        "failed" => ("✗", Tone::Bad),
-        _ => ("○", Tone::Dim),
-    };
-    TableCell::toned(&format!("{symbol} {state}"), tone)
-}
-
-fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<TableCell> {
-    let calls = rate_of.rate.calls;
-    vec![
-        TableCell::text(&server.id),
-        state_cell(&server.state),
-        TableCell::ranked(rate(calls), calls),
-        TableCell::milliseconds(server.latency.p95_ms),
-        TableCell::failures(server.calls.failed()),
-        TableCell::count(server.in_flight),
-        TableCell::text(&sparkline(rate_of.latency.iter().copied())),
-    ]
-}
-
-fn server_row(server: &ServerStatus, _: &ServerRate) -> Vec<TableCell> {
-    let details = server.reason.as_deref().or(server.lacking.first().map(String::as_str)).unwrap_or(&server.software);
-    let tone = if server.reason.is_some() { Tone::Bad } else { Tone::Plain };
-    vec![
-        TableCell::text(&server.id),
-        state_cell(&server.state),
-        TableCell::text(server.transport.as_deref().unwrap_or_default()),
-        TableCell::count(server.entries.tools),
-        TableCell::count(server.entries.prompts),
-        TableCell::count(server.entries.resources + server.entries.templates),
-        TableCell::count(server.calls.total()),
-        TableCell::failures(server.calls.failed()),
-        TableCell::milliseconds(server.latency.p95_ms),
-        TableCell::count(server.restarts),
-        TableCell::toned(details, tone),
-    ]
-}
-
-fn tool_row(item: &CatalogItem) -> Vec<TableCell> {
-    vec![TableCell::text(&item.exposed), TableCell::toned(&item.server, Tone::Dim), TableCell::text(&item.description)]
-}
-
-fn prompt_row(item: &CatalogItem) -> Vec<TableCell> {
-    vec![
-        TableCell::text(&item.exposed),
-        TableCell::toned(&item.server, Tone::Dim),
-        TableCell::text(&item.arguments),
-        TableCell::text(&item.description),
-    ]
-}
-
-fn resource_row(item: &CatalogItem, watched: &BTreeMap<String, WatchedResource>) -> Vec<TableCell> {
-    let size = item.size.map_or_else(TableCell::default, |size| TableCell::ranked(bytes(size), size as f64));
-    let updates = watched.get(&item.exposed).map_or_else(TableCell::default, |watched| {
-        let text = match watched.updates {
-            0 => "watching".to_owned(),
-            updates => format!("{updates} at {}", watched.last),
-        };
-        TableCell::toned(&text, Tone::Good)
-    });
-    vec![
-        TableCell::text(&item.exposed),
-        TableCell::text(&item.name),
-        TableCell::toned(&item.mime, Tone::Dim),
-        size,
-        updates,
-    ]
-}
-
-fn template_row(item: &CatalogItem) -> Vec<TableCell> {
-    let text = if item.description.is_empty() { &item.name } else { &item.description };
-    vec![TableCell::text(&item.exposed), TableCell::text(text)]
-}
-
-fn subscription_row(info: &SubscriptionInfo) -> Vec<TableCell> {
-    let tone = if info.state == "subscribed" { Tone::Good } else { Tone::Warn };
-    vec![
-        TableCell::text(&info.uri),
-        TableCell::text(format!("{} …{}", info.client.name, info.client.id).trim_start()),
-        TableCell::toned(&info.server, Tone::Dim),
-        TableCell::toned(&info.state, tone),
-        TableCell::count(info.delivered),
-        TableCell::count(info.coalesced),
-    ]
-}
-
-fn session_row(info: &SessionInfo) -> Vec<TableCell> {
-    vec![
-        TableCell::text(&info.id),
-        TableCell::text(format!("{} {}", info.client, info.client_version).trim()),
-        TableCell::text(&info.protocol),
-        TableCell::text(info.profile.as_deref().unwrap_or_default()),
-        TableCell::ranked(span(info.idle_seconds), info.idle_seconds as f64),
-        TableCell::count(info.streams),
-        TableCell::count(info.in_flight),
-        TableCell::count(info.subscriptions),
-    ]
-}
-
-pub(crate) fn level_tone(level: &str) -> Tone {
-    match level {
-        "error" => Tone::Bad,
-        "warn" => Tone::Warn,
-        "debug" => Tone::Dim,
-        _ => Tone::Plain,
-    }
-}
-
-fn event_row(event: &EventInfo) -> Vec<TableCell> {
-    let tone = level_tone(&event.level);
-    vec![
-        TableCell::toned(clock(&event.time), Tone::Dim),
-        TableCell::toned(&event.level, tone),
-        TableCell::text(&event.kind),
-        TableCell::toned(event.server.as_deref().unwrap_or_default(), Tone::Dim),
-        TableCell::toned(&event_text(event), tone),
-    ]
-}
-
-/// Returns the message of an event together with its fields.
-pub(crate) fn event_text(event: &EventInfo) -> String {
-    let fields: String = event.fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
-    clean(&(event.message.clone() + &fields))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detai
     }
     let inner = open(frame, area, block);
     let lines = lines(detail, usize::from(inner.width), theme);
-    draw_lines(frame, inner, lines, pane.scroll, if pane.is_focused { "j" } else { "l" }, theme)
+    draw_lines(frame, inner, lines, pane.scroll, if pane.is_focused { "j" } else { "Enter" }, theme)
 }
 
 fn lines(detail: &Detail, room: usize, theme: Theme) -> Vec<Line<'static>> {
@@ -29,16 +29,21 @@ fn lines(detail: &Detail, room: usize, theme: Theme) -> Vec<Line<'static>> {
     for line in &detail.lines {
         match line {
             detail::Line::Heading(text) => {
-                lines.push(Line::default());
+                if !lines.is_empty() {
+                    lines.push(Line::default());
+                }
                 lines.push(Line::styled(text.clone(), theme.title()));
             }
-            detail::Line::Field(label, value) => {
+            detail::Line::Field(label, value, tone) => {
                 for (at, part) in wrap(value, room.saturating_sub(LABEL)).into_iter().enumerate() {
                     let label = if at == 0 { label } else { "" };
-                    lines.push(Line::from(vec![Span::styled(pad(label, LABEL, false), theme.dim()), Span::raw(part)]));
+                    let label = Span::styled(pad(label, LABEL, false), theme.dim());
+                    lines.push(Line::from(vec![label, Span::styled(part, theme.tone(*tone))]));
                 }
             }
-            detail::Line::Text(text) => lines.extend(wrap(text, room).into_iter().map(Line::from)),
+            detail::Line::Text(text, tone) => {
+                lines.extend(wrap(text, room).into_iter().map(|line| Line::styled(line, theme.tone(*tone))));
+            }
         }
     }
     lines

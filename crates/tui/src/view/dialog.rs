@@ -4,17 +4,18 @@ use goblin_telemetry::clean;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Clear;
-use unicode_truncate::UnicodeTruncateStr;
+use ratatui::widgets::{Clear, Paragraph};
 
 use crate::input::KEYS;
 use crate::state::State;
 use crate::state::dialog::{Dialog, ResultDialog};
-use crate::state::form::{FieldInput, Form, FormField};
+use crate::state::logs::LogView;
+use crate::state::message::Feed;
+use crate::state::palette::{JumpTarget, Palette};
 use crate::state::table::{Tone, state_cell};
-use crate::view::text::{fit, pad, width, wrap};
+use crate::view::text::{fit, fit_end, pad, wrap};
 use crate::view::theme::Theme;
-use crate::view::{draw_lines, framed, open};
+use crate::view::{draw_lines, form, framed, open};
 
 /// Draws the dialog. Returns its maximum scroll position.
 pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
@@ -22,13 +23,22 @@ pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &S
         Dialog::Help { scroll } => draw_help(frame, body, *scroll, theme),
         Dialog::Picker { at } => draw_picker(frame, body, *at, state, theme),
         Dialog::Confirm { question, .. } => draw_question(frame, body, question, theme),
-        Dialog::Form(form) => draw_form(frame, body, form, theme),
+        Dialog::Form(form) => form::draw(frame, body, form, theme),
         Dialog::Reader(reader) => draw_reader(frame, body, reader, theme),
+        Dialog::Logs(view) => draw_logs(frame, body, view, state, theme),
+        Dialog::Jump(palette) => draw_palette(frame, body, palette, theme),
     }
 }
 
 /// Draws an empty frame for this many lines in the middle of `body`. Returns the inner area.
-fn open_dialog(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
+pub(super) fn open_dialog(
+    frame: &mut Frame<'_>,
+    body: Rect,
+    title: &str,
+    columns: u16,
+    rows: usize,
+    theme: Theme,
+) -> Rect {
     let height = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let (columns, rows) = (columns.min(body.width), height.min(body.height));
     let area = Rect {
@@ -43,25 +53,86 @@ fn open_dialog(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, row
 }
 
 fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> usize {
-    let mut lines: Vec<_> = KEYS
-        .iter()
-        .map(|binding| {
-            Line::from(vec![
-                Span::styled(format!(" {}", pad(binding.shown, 14, false)), theme.strong()),
-                Span::raw(binding.help),
-            ])
-        })
-        .collect();
+    let mut lines = Vec::new();
+    let mut group = "";
+    for binding in &KEYS {
+        if binding.group != group {
+            group = binding.group;
+            lines.push(Line::styled(format!(" {group}"), theme.title()));
+        }
+        lines.push(Line::from(vec![
+            Span::styled(format!("   {}", pad(binding.shown, 14, false)), theme.key()),
+            Span::raw(binding.help),
+        ]));
+    }
     lines.push(Line::styled(" The mouse works too: tabs, rows, the wheel.", theme.dim()));
-    let inner = open_dialog(frame, body, "Keys (Esc closes)", 72, lines.len(), theme);
+    let inner = open_dialog(frame, body, "Keys (Esc closes)", 80, lines.len(), theme);
     draw_lines(frame, inner, lines, scroll, "j", theme)
+}
+
+/// Draws the whole log over the panel. The last lines are visible while the view follows.
+fn draw_logs(frame: &mut Frame<'_>, body: Rect, view: &LogView, state: &State, theme: Theme) -> usize {
+    let name = view.server.as_deref().map_or_else(|| "the gateway".to_owned(), clean);
+    let mark = if view.follows { "following" } else { "G follows" };
+    let title = format!("Log of {name} · {} · {mark}", state.level.describe());
+    let inner = open_dialog(frame, body, &title, body.width, usize::from(body.height), theme);
+    let room = usize::from(inner.width).saturating_sub(18);
+    let mut lines = Vec::new();
+    for line in view.lines(&state.data, state.level) {
+        for (number, part) in wrap(&line.text, room).into_iter().enumerate() {
+            let is_first = number == 0;
+            let time = if is_first { line.time.as_str() } else { "" };
+            let source = if is_first { line.source.as_str() } else { "" };
+            lines.push(Line::from(vec![
+                Span::styled(format!(" {} ", pad(time, 8, false)), theme.dim()),
+                Span::styled(pad(source, 7, false), theme.tone(line.tone)),
+                Span::styled(part, theme.tone(line.tone)),
+            ]));
+        }
+    }
+    if let Some(reason) = state.data.unreadable.get(&Feed::Logs).filter(|_| view.server.is_some()) {
+        lines.push(Line::styled(format!(" {}", clean(reason)), theme.tone(Tone::Warn)));
+    }
+    if lines.is_empty() {
+        lines.push(Line::styled(format!(" no lines yet ({})", state.level.describe()), theme.dim()));
+    }
+    let scroll = if view.follows { usize::MAX } else { view.scroll };
+    draw_lines(frame, inner, lines, scroll, "j", theme)
+}
+
+fn draw_palette(frame: &mut Frame<'_>, body: Rect, palette: &Palette, theme: Theme) -> usize {
+    let rows = usize::from(body.height).saturating_sub(4).min(20);
+    let columns = body.width.saturating_sub(4).min(90);
+    let inner = open_dialog(frame, body, "Jump to a panel, server, tool, prompt or resource", columns, rows, theme);
+    let room = usize::from(inner.width);
+    let prompt = Line::from(vec![
+        Span::styled(" : ", theme.key()),
+        Span::styled(fit_end(&clean(&palette.query), room.saturating_sub(6)), theme.strong()),
+        Span::styled(" ", theme.selected()),
+    ]);
+    frame.render_widget(prompt, Rect { height: 1, ..inner });
+    let list = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
+    let first = (palette.at + 1).saturating_sub(usize::from(list.height));
+    let line = |(at, target): (usize, &JumpTarget)| {
+        let mark = if at == palette.at { "> " } else { "  " };
+        let name = pad(&fit_end(&target.name, room.saturating_sub(14)), room.saturating_sub(14), false);
+        let kind = Span::styled(pad(target.kind, 10, false), theme.dim());
+        let line = Line::from(vec![Span::raw(mark), Span::raw(name), Span::raw("  "), kind]);
+        if at == palette.at { line.style(theme.selected()) } else { line }
+    };
+    let lines: Vec<_> = palette.matches.iter().enumerate().skip(first).take(list.height.into()).map(line).collect();
+    match lines.is_empty() {
+        true => frame.render_widget(Line::styled("  nothing matches", theme.dim()), list),
+        false => frame.render_widget(Paragraph::new(lines), list),
+    }
+    0
 }
 
 fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, theme: Theme) -> usize {
     let servers = state.data.servers();
     let inner = open_dialog(frame, body, "Show one server (Enter)", 56, servers.len() + 1, theme);
     let all = std::iter::once(("all servers".to_owned(), None));
-    let rows = all.chain(servers.iter().map(|server| (clean(&server.id), Some(state_cell(&server.state)))));
+    let rows = all.chain(servers.iter().map(|server| (clean(&server.id), Some(state_cell(server)))));
     let lines: Vec<_> = rows
         .enumerate()
         .map(|(number, (name, cell))| {
@@ -69,9 +140,9 @@ fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, them
             let cell = cell.unwrap_or_default();
             let spans = vec![
                 Span::raw(mark),
-                Span::raw(pad(&name, 36, false)),
+                Span::raw(pad(&name, 32, false)),
                 Span::raw(" "),
-                Span::styled(pad(&cell.text, 12, false), theme.tone(cell.tone)),
+                Span::styled(pad(&cell.text, 17, false), theme.tone(cell.tone)),
             ];
             let line = Line::from(spans);
             if number == at { line.style(theme.selected()) } else { line }
@@ -85,55 +156,14 @@ fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, them
 fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme) -> usize {
     let mut lines: Vec<_> = wrap(question, 54).into_iter().map(|line| Line::from(format!(" {line}"))).collect();
     lines.push(Line::default());
-    lines.push(Line::styled(" y yes   n no", theme.strong()));
+    lines.push(Line::from(vec![
+        Span::styled(" y", theme.key()),
+        Span::raw(" yes   "),
+        Span::styled("n", theme.key()),
+        Span::raw(" no"),
+    ]));
     let inner = open_dialog(frame, body, "Confirm", 58, lines.len(), theme);
     draw_lines(frame, inner, lines, 0, "j", theme)
-}
-
-fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> usize {
-    let columns = body.width.min(100);
-    let room = usize::from(columns) - 2;
-    let label = form.fields.iter().map(|field| width(&field.label())).max().unwrap_or(0).min(24) + 2;
-    let mut lines = Vec::new();
-    let mut focus = 0;
-    for (at, field) in form.fields.iter().enumerate() {
-        if at == form.at {
-            focus = lines.len() + 2;
-        }
-        lines.extend(field_lines(field, at == form.at, label, room, theme));
-    }
-    if form.fields.is_empty() {
-        lines.push(Line::from(" This tool takes no arguments."));
-    }
-    lines.push(Line::default());
-    lines.push(Line::styled(" Enter call   Tab next field   ←→ choose   Esc cancel   * required", theme.dim()));
-    let inner = open_dialog(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
-    let scroll = focus.saturating_sub(usize::from(inner.height));
-    draw_lines(frame, inner, lines, scroll, "j", theme);
-    0
-}
-
-fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
-    let mark = if field.is_required { "*" } else { " " };
-    let pointer = if is_focused { ">" } else { " " };
-    let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
-    let entry_room = room.saturating_sub(label + 4);
-    let shown = match &field.entry {
-        // The cursor is at the end.
-        FieldInput::Written(_) => field.shown().unicode_truncate_start(entry_room).0.to_owned(),
-        FieldInput::Chosen { at: None, .. } => "‹ not set ›".to_owned(),
-        FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
-    };
-    let mut spans = vec![name, Span::raw(shown)];
-    if is_focused {
-        spans.push(Span::styled(" ", theme.selected()));
-    }
-    let (text, style) = match &field.error {
-        Some(error) => (format!("✗ {error}"), theme.error()),
-        None => (field.hint.clone(), theme.dim()),
-    };
-    let below = format!("  {}{}", " ".repeat(label), fit(&text, room.saturating_sub(label + 2)));
-    vec![Line::from(spans), Line::styled(below, style)]
 }
 
 fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: Theme) -> usize {
@@ -148,7 +178,7 @@ fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: 
             wrapped.map(|line| Line::styled(format!(" {line}"), style)).collect()
         }
     };
-    let title = if reader.is_error { format!("✗ {} failed", reader.title) } else { reader.title.clone() };
+    let title = if reader.is_error { format!("✗ {}", reader.title) } else { reader.title.clone() };
     let inner = open_dialog(frame, body, &format!("{title} (Esc closes)"), columns, lines.len(), theme);
     draw_lines(frame, inner, lines, reader.scroll, "j", theme)
 }

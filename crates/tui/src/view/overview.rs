@@ -9,22 +9,44 @@ use ratatui::widgets::Paragraph;
 
 use crate::state::State;
 use crate::state::format::{clock, sparkline};
-use crate::state::table::{Tone, event_text, level_tone, rate};
+use crate::state::table::{Tone, event_text, has_failed, level_tone, rate};
 use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
-use crate::view::{FrameLayout, framed, open, table};
+use crate::view::{FrameLayout, framed, open, rows_of, table};
 
 const NUMBERS_ROWS: u16 = 6;
 
+/// The minimum height of a list of servers, with its border.
+const MIN_LIST_ROWS: u16 = 5;
+
 pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
-    let servers = u16::try_from(state.data.servers().len()).unwrap_or(u16::MAX);
-    let list_rows = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
-    let [numbers, list, events] =
-        Layout::vertical([Constraint::Length(NUMBERS_ROWS), Constraint::Length(list_rows), Constraint::Min(0)])
-            .areas(area);
-    draw_numbers(frame, numbers, state, theme);
-    table::draw(frame, list, state, 0, theme, drawn);
-    draw_events(frame, events, state, theme);
+    let heights = list_heights(state, area.height.saturating_sub(NUMBERS_ROWS));
+    // Failures are above everything else.
+    let before = usize::from(state.sections.first().is_some_and(|section| section.is_failure));
+    let mut parts: Vec<_> = heights.into_iter().map(Constraint::Length).collect();
+    parts.insert(before, Constraint::Length(NUMBERS_ROWS));
+    parts.push(Constraint::Min(0));
+    let areas = Layout::vertical(parts).split(area);
+    for (number, part) in areas.iter().enumerate() {
+        match number {
+            number if number == before => draw_numbers(frame, *part, state, theme),
+            number if number + 1 == areas.len() => draw_events(frame, *part, state, theme),
+            number => table::draw(frame, *part, state, number - usize::from(number > before), theme, drawn),
+        }
+    }
+}
+
+/// Returns the height of each list of servers. Lists get the rows that they need, at most three quarters of the room.
+fn list_heights(state: &State, room: u16) -> Vec<u16> {
+    let mut left = room * 3 / 4;
+    let count = state.sections.len();
+    let height = |section: usize| {
+        let later = u16::try_from(count - section - 1).unwrap_or_default() * MIN_LIST_ROWS;
+        let rows = rows_of(state, section).min(left.saturating_sub(later).max(MIN_LIST_ROWS));
+        left = left.saturating_sub(rows);
+        rows
+    };
+    (0..count).map(height).collect()
 }
 
 fn draw_numbers(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
@@ -64,7 +86,7 @@ fn traffic(state: &State, status: &Status, room: usize, theme: Theme) -> Line<'s
 
 fn gateway_numbers(status: &Status) -> Vec<(&'static str, String, Tone)> {
     let plain = |count: usize| count.to_string();
-    let failed = status.servers.iter().filter(|server| server.state == "failed").count();
+    let failed = status.servers.iter().filter(|server| has_failed(server)).count();
     let ready = status.servers.iter().filter(|server| server.state == "ready").count();
     let tone = if failed > 0 { Tone::Bad } else { Tone::Plain };
     let memory = status.process.resident_bytes.map_or_else(|| "?".to_owned(), bytes);

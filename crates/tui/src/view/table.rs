@@ -1,13 +1,15 @@
 //! Draws one list: a header, and the rows around the selected one that fit.
 
+use goblin_telemetry::clean;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{self, HighlightSpacing, Table, TableState};
 
 use crate::state::State;
-use crate::state::table::{Column, Row, TableCell, TableSection, find};
-use crate::view::text::{fit_end, pad, width};
+use crate::state::message::Panel;
+use crate::state::table::{Column, Row, TableCell, TableSection, Tone, find};
+use crate::view::text::{fit, fit_end, pad, width};
 use crate::view::theme::Theme;
 use crate::view::{FrameLayout, Rows, framed, open};
 
@@ -30,7 +32,10 @@ pub(crate) fn draw(
     let Some(section) = state.sections.get(number) else { return };
     let before: usize = state.sections[..number].iter().map(|section| section.rows.len()).sum();
     let selected = state.selected().checked_sub(before).filter(|at| *at < section.rows.len());
-    let inner = open(frame, area, framed(&title(section, state), theme));
+    let block = framed(&fit(&title(section, state), usize::from(area.width).saturating_sub(4)), theme);
+    // The list of failures is red, so that the eye finds it first.
+    let block = if section.is_failure { block.border_style(theme.tone(Tone::Bad)) } else { block };
+    let inner = open(frame, area, block);
     if inner.height < 2 {
         return;
     }
@@ -56,8 +61,8 @@ pub(crate) fn draw(
     let mut position = TableState::new().with_selected(selected.map(|at| at - first));
     frame.render_stateful_widget(table, inner, &mut position);
     if section.rows.is_empty() {
-        let text = if state.query.is_empty() { "  nothing here" } else { "  nothing matches" };
-        frame.render_widget(Line::styled(text, theme.dim()), body);
+        let (text, tone) = empty_text(state, number);
+        frame.render_widget(Line::styled(format!("  {text}"), theme.tone(tone)), body);
     }
     drawn.measures.rows = drawn.measures.rows.max(room);
     drawn.rows.push(Rows { area: body, section: number, first });
@@ -66,7 +71,39 @@ pub(crate) fn draw(
 fn title(section: &TableSection, state: &State) -> String {
     let server = state.server.as_ref().map(|server| format!(" · server {server}")).unwrap_or_default();
     let query = if state.query.is_empty() { String::new() } else { format!(" · /{}", state.query) };
-    format!("{}{server}{query}", section.title)
+    let level = match state.panel {
+        Panel::Events => format!(" · {}", state.level.describe()),
+        _ => String::new(),
+    };
+    let live = match state.panel {
+        Panel::Events | Panel::Calls if state.follows_newest() => " · following",
+        Panel::Events | Panel::Calls => " · g follows",
+        _ => "",
+    };
+    format!("{}{level}{server}{query}{live}", section.title)
+}
+
+/// Returns the text of a list without rows: the reason, or what the user can do.
+fn empty_text(state: &State, section: usize) -> (String, Tone) {
+    if let Some(reason) = state.panel.feed().and_then(|feed| state.data.unreadable.get(&feed)) {
+        return (clean(reason), Tone::Warn);
+    }
+    let text = match (&state.server, state.panel) {
+        _ if !state.query.is_empty() => "nothing matches; Esc shows all",
+        _ if state.data.status.is_none() => "waiting for the gateway",
+        (_, Panel::Calls) if state.failed_only => "no call has failed; F shows all calls",
+        (Some(_), _) => "nothing of this server; Esc shows all",
+        (None, Panel::Overview | Panel::Servers) => "no server is configured; goblin add NAME -- COMMAND adds one",
+        (None, Panel::Tools) => "no server offers a tool",
+        (None, Panel::Prompts) => "no server offers a prompt",
+        (None, Panel::Resources) if section > 0 => "no server offers a template",
+        (None, Panel::Resources) => "no server offers a resource",
+        (None, Panel::Subscriptions) => "no client subscribes to a resource",
+        (None, Panel::Sessions) => "no client is connected",
+        (None, Panel::Calls) => "no call has ended yet",
+        (None, Panel::Events) => "no event of this level; v shows others",
+    };
+    (text.to_owned(), Tone::Dim)
 }
 
 /// Returns the first visible row. The selected row is in the middle, except near the ends.

@@ -43,6 +43,14 @@ impl Theme {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
+    /// Returns the style of a key in the footer and the help.
+    pub fn key(self) -> Style {
+        match self {
+            Theme::Colour => Style::new().fg(Color::Cyan),
+            Theme::Monochrome => Style::new().add_modifier(Modifier::BOLD),
+        }
+    }
+
     pub fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }

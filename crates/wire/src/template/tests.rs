@@ -1,9 +1,11 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 
-mod expand;
+mod read;
 mod reference;
 
-use self::expand::{Bindings, Value, expand};
+use self::read::Bindings;
+use super::TemplateValue as Value;
+use super::expand::expand;
 use super::{MAX_TEMPLATE_BYTES, MAX_URI_BYTES, MAX_VARIABLES, MatchBudget, Template, TemplateError, fit};
 
 /// Checks a match. The reference must find the expected values, in the notation of `show`. `None` means no match.
@@ -443,4 +445,14 @@ proptest! {
             widened(&template, &uri);
         }
     }
+}
+
+#[test]
+fn variables_are_listed_once_in_the_order_of_the_template() {
+    let template = parse("db://{table}{/path*}{?id,table:2}");
+    let variables: Vec<_> =
+        template.variables().into_iter().map(|known| (known.name, known.is_list, known.is_optional)).collect();
+    assert_eq!(variables, [("table", false, false), ("path", true, true), ("id", false, true)]);
+    let values = [("table", string("a b")), ("path", list(&["x", "y/z"]))];
+    assert_eq!(template.expand(&values.map(|(name, value)| (name.to_owned(), value))), "db://a%20b/x/y%2Fz?table=a%20");
 }

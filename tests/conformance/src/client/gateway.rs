@@ -39,7 +39,11 @@ impl Gateway {
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&config);
-        command.env("XDG_RUNTIME_DIR", &directory).env("XDG_STATE_HOME", &directory).kill_on_drop(true);
+        command
+            .env("XDG_RUNTIME_DIR", &directory)
+            .env("XDG_STATE_HOME", &directory)
+            .env("XDG_CACHE_HOME", &directory)
+            .kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut log = BufReader::new(process.stderr.take().context("stderr is a pipe")?).lines();

@@ -56,7 +56,7 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_first() {
     let opened: Vec<_> = (0..8).map(|_| open(&sessions)).collect();
     let set = |index: usize, since: u64, requested: bool| {
         opened[index].activity.last_seen.store(since, Ordering::Relaxed);
-        opened[index].activity.has_requested.store(requested, Ordering::Relaxed);
+        opened[index].activity.requests.store(requested.into(), Ordering::Relaxed);
     };
     for index in 0..8 {
         set(index, 100 - index as u64, index > 2);

@@ -92,7 +92,7 @@ impl TaskRequest<'_> {
                     let code = json::member(description.text, error, "code")
                         .and_then(|code| code.get(description.text).parse().ok());
                     let pieces = goblin_wire::error_reply(Some(&self.call.request.id), error.get(description.text));
-                    return Ok(Reply { pieces, code });
+                    return Ok(Reply { pieces, code, is_error: true });
                 }
                 "cancelled" => return Err(Error::InvalidParams("the task was cancelled".to_owned()).into()),
                 "input_required" => self.legacy_inputs(&description).await?,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::{Message, Response};
-use http::header::{HeaderMap, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::sync::Semaphore;
@@ -32,6 +32,8 @@ pub(crate) struct HttpPeer {
     pub client: HttpClient,
     pub url: Uri,
     pub headers: HeaderMap,
+    /// Names this gateway in the requests of [`names_sender`](goblin_wire::via::names_sender).
+    pub via: HeaderValue,
     pub inbound: Arc<InboundHandler>,
     pub open: LinkRequests,
     /// The largest size of a message.
@@ -44,6 +46,7 @@ impl HttpPeer {
         client: HttpClient,
         url: Uri,
         headers: HeaderMap,
+        via: HeaderValue,
         limit: usize,
         inbound: Arc<InboundHandler>,
     ) -> HttpPeer {
@@ -52,6 +55,7 @@ impl HttpPeer {
             client,
             url,
             headers,
+            via,
             inbound,
             open,
             limit,
@@ -65,7 +69,8 @@ impl HttpPeer {
         let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
         let proxies = goblin_client::connect::ProxyEnvironment::default();
         let client = HttpClient::new(&url, None, &proxies).expect("a client");
-        HttpPeer::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
+        let via = HeaderValue::from_static("");
+        HttpPeer::new(client, url, HeaderMap::new(), via, 1024, Arc::new(InboundHandler::example()))
     }
 
     /// Runs `post` in the background. Drops and reports it if too many run already.

@@ -102,7 +102,9 @@ impl<'a> StreamedRequest<'a> {
                 Ok(Ok(Some(event))) => event,
                 Ok(Ok(None)) => break "its stream ended without an answer".to_owned(),
                 Ok(Err(error)) => break format!("its stream was cut off: {error}"),
-                Err(_) => break format!("its stream sent no event within {IDLE_TIMEOUT:?}"),
+                Err(_) => {
+                    break format!("its stream sent no event within {}", goblin_wire::units::duration(IDLE_TIMEOUT));
+                }
             };
             // A repeated event without data shows that the backend still works on the request.
             if let Frame::Whole(event) = &event

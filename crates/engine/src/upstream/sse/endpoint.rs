@@ -117,7 +117,7 @@ mod tests {
             ["", "#a", "/a b", "/\u{1b}[31m", "ftp://x.example/m", "https://", &"/".repeat(MAX_ENDPOINT_URL + 1)]
         {
             let reason = reject(reference);
-            assert!(reason.starts_with("its endpoint event holds \""), "{reason}");
+            assert!(reason.starts_with("its endpoint event is not a url; details: \""), "{reason}");
             assert!(reason.len() < 1000 && !reason.contains('\u{1b}'), "{reason}");
         }
     }

@@ -153,6 +153,10 @@ impl<'a> UpstreamStreams<'a> {
         match self.plan.next(now()) {
             Some(StreamAction::Open(role, filter)) => self.opening = Some((role, (self.opener)(filter))),
             Some(StreamAction::Close) => (self.base, self.delta) = (None, None),
+            Some(StreamAction::Drop) => {
+                (self.base, self.delta, self.has_gap) = (None, None, true);
+                self.act();
+            }
             None => {}
         }
     }
@@ -186,9 +190,10 @@ impl<'a> UpstreamStreams<'a> {
     fn on_failed(&mut self, error: ListenError) {
         let (reason, reply) = match error {
             ListenError::Unknown => ("it does not know subscriptions/listen any more".into(), None),
-            ListenError::Late(after) => {
-                (format!("no answer within {after:?}").into(), Some(UpstreamReply::Late(after)))
-            }
+            ListenError::Late(after) => (
+                format!("no answer within {}", goblin_wire::units::duration(after)).into(),
+                Some(UpstreamReply::Late(after)),
+            ),
             ListenError::Failed(reason) => (reason, None),
         };
         let settled = self.plan.failed(now());

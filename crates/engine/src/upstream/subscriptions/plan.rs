@@ -4,7 +4,9 @@
 //! The filter of a stream cannot change. The base stream therefore holds most URIs, and a small delta stream holds the
 //! recent ones. A new URI repeats only the delta. To replace a stream, the caller opens its successor and closes the
 //! old one after the acknowledgement, so no notification is lost. One stream is opened at a time; URIs that arrive
-//! meanwhile go into the next one. After [`MERGE_AFTER`] both merge into a new base without the unwanted URIs.
+//! meanwhile go into the next one. After [`MERGE_AFTER`] both merge into a new base without the unwanted URIs. After the
+//! last URI this takes only [`CLOSE_AFTER`]. If the new base is not open [`DROP_AFTER`] the last URI, the old streams are
+//! closed without it.
 
 #[cfg(test)]
 mod model;
@@ -19,6 +21,10 @@ use goblin_wire::listen::ListenFilter;
 pub(crate) const MAX_DELTA_URIS: usize = 64;
 /// The longest life of a delta, and the longest time that unwanted URIs stay on a stream.
 pub(crate) const MERGE_AFTER: Duration = Duration::from_secs(10);
+/// The longest time that unwanted URIs stay on a stream when no URI is wanted any more.
+pub(crate) const CLOSE_AFTER: Duration = Duration::from_secs(1);
+/// The time after which such a stream is closed even if its successor is not open. Notifications may then be lost.
+pub(crate) const DROP_AFTER: Duration = Duration::from_millis(1500);
 
 type Uris = BTreeSet<Arc<str>>;
 
@@ -36,6 +42,9 @@ pub(crate) enum StreamAction {
     Open(StreamRole, ListenFilter),
     /// Close all streams, because nothing is wanted any more.
     Close,
+    /// Close all open streams, because no URI is wanted any more and their successor is late. A stream that is being
+    /// opened stays. Call [`StreamPlan::next`] again.
+    Drop,
 }
 
 /// The outcome for the URIs of a stream.
@@ -59,6 +68,8 @@ pub(crate) struct StreamPlan {
     delta: Option<Uris>,
     opening: Option<(StreamRole, Uris)>,
     merge_at: Option<Instant>,
+    /// The time of [`StreamAction::Drop`], if no URI is wanted.
+    drop_at: Option<Instant>,
     /// A merge failed. Until the next attempt, new URIs go into the delta without regard to its size.
     has_merge_failed: bool,
 }
@@ -74,6 +85,7 @@ impl StreamPlan {
             delta: None,
             opening: None,
             merge_at: None,
+            drop_at: None,
             has_merge_failed: false,
         }
     }
@@ -87,6 +99,7 @@ impl StreamPlan {
     /// [`StreamPlan::failed`] returns it later.
     pub(crate) fn add(&mut self, uri: &Arc<str>) -> bool {
         self.wanted.insert(Arc::clone(uri));
+        self.drop_at = None;
         let has = |uris: &Option<Uris>| uris.as_ref().is_some_and(|uris| uris.contains(uri));
         let (in_base, in_delta) = (has(&self.base), has(&self.delta));
         let (is_served, is_opening) = match &self.opening {
@@ -119,20 +132,35 @@ impl StreamPlan {
         self.streams().any(|uris| !uris.is_subset(&self.wanted))
     }
 
-    /// Schedules a merge, unless one is already scheduled.
+    /// Schedules a merge, unless an earlier one is scheduled.
     fn merge_within(&mut self, now: Instant) {
-        self.merge_at.get_or_insert(now + MERGE_AFTER);
+        let is_last = self.wanted.is_empty() && !self.has_merge_failed;
+        let at = now + if is_last { CLOSE_AFTER } else { MERGE_AFTER };
+        self.merge_at = Some(self.merge_at.map_or(at, |earlier| earlier.min(at)));
+        if self.wanted.is_empty() {
+            self.drop_at.get_or_insert(now + DROP_AFTER);
+        }
     }
 
     /// Returns the time at which to call [`next`](StreamPlan::next) if nothing else happens before.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.merge_at.filter(|_| self.opening.is_none())
+        let merge_at = self.merge_at.filter(|_| self.opening.is_none());
+        let drop_at = self.drop_at.filter(|_| self.wanted.is_empty() && self.serves_unwanted());
+        merge_at.into_iter().chain(drop_at).min()
     }
 
     /// Returns the next action, if any.
     pub(crate) fn next(&mut self, now: Instant) -> Option<StreamAction> {
+        if self.wanted.is_empty() && self.serves_unwanted() && self.drop_at.is_some_and(|at| at <= now) {
+            (self.base, self.delta, self.merge_at, self.has_merge_failed) = (None, None, None, false);
+            return Some(StreamAction::Drop);
+        }
         if self.opening.is_some() {
             return None;
+        }
+        if self.base.is_none() && self.delta.is_some() && self.is_idle() {
+            self.reset();
+            return Some(StreamAction::Close);
         }
         if self.base.is_none() {
             return (!self.is_idle()).then(|| self.open(StreamRole::Base, self.wanted.clone()));

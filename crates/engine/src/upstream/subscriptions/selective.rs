@@ -11,7 +11,8 @@ use goblin_wire::json::Span;
 
 use crate::client::subscriptions::{AffectedSubscription, Subscription, SubscriptionTable};
 use crate::upstream::listing_view::ListingView;
-use crate::upstream::subscriptions::{NotifiedClients, SubscriptionManager, queue_update, updated};
+use crate::upstream::subscriptions::SubscriptionManager;
+use crate::upstream::subscriptions::delivery::{NotifiedClients, updated};
 
 /// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]
@@ -76,7 +77,7 @@ impl SubscriptionManager {
             let affected = table.affected(&native);
             for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
                 if has_changed(affected.subscription, &native, offered).unwrap_or(true) && notified.is_first(affected) {
-                    queue_update(affected, &self.name_of(affected, &native), &message);
+                    self.queue_update(affected, offered, &self.name_of(affected, &native), &message);
                 }
             }
         }
@@ -85,7 +86,7 @@ impl SubscriptionManager {
                 if has_changed(subscription, &native, offered) == Some(true) {
                     let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
                     let name = self.name_of(&affected, &native);
-                    queue_update(&affected, &name, &updated(&name.exposed));
+                    self.queue_update(&affected, offered, &name, &updated(&name.exposed));
                 }
             }
         }

@@ -1,10 +1,11 @@
+use bytes::Bytes;
 use goblin_catalog::listing::{Definition, List, Listing};
 use goblin_config::{Files, ServerId, Transport};
 use goblin_subscriptions::SubscriptionOptions;
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_subscriptions::selection::Selection;
 use goblin_subscriptions::updates::DeliveryOptions;
-use goblin_wire::{Message, Text};
+use goblin_wire::{Message, Text, json};
 
 use super::*;
 
@@ -18,7 +19,8 @@ pub(crate) struct ManagerFixture {
 impl ManagerFixture {
     pub(crate) fn new() -> ManagerFixture {
         let server = ServerId::new("a").expect("a valid id");
-        let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
+        let server_config = Server::new("a", Transport::Files(Files::at("/".into())), Default::default());
+        let config = Arc::new(ArcSwap::from_pointee(server_config));
         let context = ManagerContext {
             events: Arc::new(BackendEvents::new(server, Arc::default(), Arc::default(), Arc::default())),
             lists: Arc::new(LinkLists::new(Arc::clone(&config))),

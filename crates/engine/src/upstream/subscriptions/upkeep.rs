@@ -19,8 +19,9 @@ use goblin_wire::json::{self, Span, quote};
 use goblin_wire::{Hello, Method, Outcome as Answer, Response};
 
 use crate::upstream::link::{Link, LinkError};
+use crate::upstream::subscriptions::SubscriptionManager;
+use crate::upstream::subscriptions::delivery::updated;
 use crate::upstream::subscriptions::listening::{ListenError, Opener, UpstreamStreams};
-use crate::upstream::subscriptions::{SubscriptionManager, updated};
 
 /// The limit of requests in progress at once.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
@@ -40,7 +41,7 @@ const EMPTY_PARAMS: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 /// The queued reads. Their number is bounded by the number of subscriptions.
 #[derive(Default)]
 pub(crate) struct ReadQueue {
-    /// Resources that are no longer listed. They count as deleted if they cannot be read either.
+    /// Resources that are not listed. They count as deleted if they cannot be read either.
     suspects: VecDeque<Arc<str>>,
     /// Resources to read and compare with their last contents.
     polled: VecDeque<Arc<str>>,
@@ -52,6 +53,14 @@ pub(crate) struct ReadQueue {
 impl ReadQueue {
     pub(crate) fn set_suspects(&mut self, suspects: Vec<Arc<str>>) {
         self.suspects = suspects.into();
+    }
+
+    pub(crate) fn add_suspects(&mut self, suspects: Vec<Arc<str>>) {
+        for suspect in suspects {
+            if !self.suspects.contains(&suspect) {
+                self.suspects.push_back(suspect);
+            }
+        }
     }
 
     fn next(&mut self) -> Option<UpkeepRequest> {
@@ -103,8 +112,13 @@ impl SubscriptionManager {
         mut streams: Option<UpstreamStreams<'a>>,
     ) -> Infallible {
         let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
-        let mut poll = self.context.config.poll.map(poll_interval);
+        let mut poll: Option<tokio::time::Interval> = None;
         loop {
+            // A reload may have changed the interval.
+            let period = self.context.config.load().poll;
+            if poll.as_ref().map(|poll| poll.period()) != period {
+                poll = period.map(poll_interval);
+            }
             while jobs.len() < MAX_CONCURRENT_REQUESTS {
                 let Some(request) = self.next_request(streams.as_mut()) else { break };
                 jobs.push(self.perform(request, link, can_subscribe));
@@ -191,7 +205,9 @@ impl SubscriptionManager {
         job: UpstreamRequest,
         mut reply: Option<UpstreamReply>,
     ) -> UpkeepOutcome<'a> {
-        if self.context.config.poll.is_some() && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown)) {
+        if self.context.config.load().poll.is_some()
+            && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown))
+        {
             self.read_baseline(link, &job).await;
             reply = Some(UpstreamReply::Done);
         }
@@ -230,6 +246,7 @@ impl SubscriptionManager {
             UpkeepOutcome::Replied(job, Some(reply)) => self.on_reply(&job, reply),
             UpkeepOutcome::Late(job, after, _) => self.on_reply(&job, UpstreamReply::Late(after)),
             UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_deleted(&native),
+            UpkeepOutcome::Checked(native, Some(answer)) if contents(&answer).is_some() => self.on_readable(&native),
             UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
                 Some(contents) if self.reads().record(&native, contents) => {
                     self.distribute(&native, Some(EMPTY_PARAMS), updated);
@@ -249,8 +266,15 @@ impl SubscriptionManager {
         let mut state = self.state();
         let offered = self.context.lists.view();
         let vanished = state.table.mark_deleted(native, &self.exposed(&offered));
-        self.send_deletions(&state, &vanished.deleted);
+        self.send_deletions(&state, vanished.deleted);
         self.send_updates(&state, &vanished.notices);
+    }
+
+    /// Handles a resource that is not listed but readable: notifies its subscribers if it was missing.
+    fn on_readable(&self, native: &str) {
+        let mut state = self.state();
+        let notices = state.table.mark_readable(native);
+        self.send_updates(&state, &notices);
     }
 
     /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
@@ -271,9 +295,33 @@ impl SubscriptionManager {
         }
     }
 
+    /// Handles the report of the backend that a resource no longer exists. The next listing and a read decide.
+    pub(crate) fn on_end(&self, native: &str) {
+        if self.state().table.note_end(native) {
+            self.context.lists.mark(&[List::Resources]);
+        }
+    }
+
+    /// Discards pending deletion checks, because a new connection fetches the lists. The next listing decides anew.
+    pub(crate) fn discard_checks(&self) {
+        self.reads().set_suspects(Vec::new());
+    }
+
+    /// Sends one update per subscription, because notifications may have been lost on a connection that continues.
+    pub fn notify_all(&self) {
+        let mut state = self.state();
+        let notices = state.table.mark_stale();
+        self.send_updates(&state, &notices);
+    }
+
+    /// Sets the limit of resources that patterns and forwarded URIs may subscribe to upstream. Existing ones stay.
+    pub(crate) fn set_max_upstream(&self, max: usize) {
+        self.state().table.set_max_resources(max);
+    }
+
     /// Returns the timeout of one request.
     pub(crate) fn request_timeout(&self) -> Duration {
-        let configured = self.context.config.timeout.and_then(|timeout| timeout.duration());
+        let configured = self.context.config.load().timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(REQUEST_TIMEOUT)
     }
 

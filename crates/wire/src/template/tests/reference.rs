@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::iter;
 
-use super::expand::{self, Bindings};
+use super::read::{self, Bindings};
 use crate::template::characters::Charset;
+use crate::template::expand;
 use crate::template::parse::{Modifier, Step, Variable};
 
 /// Returns values with which `steps` expand to `uri`.
@@ -60,7 +61,7 @@ impl ReferenceSearch<'_> {
     /// Gives a variable the item from `begin` to `end` and continues after it.
     fn walk_item(&mut self, index: usize, variable: &Variable, begin: usize, end: usize) -> bool {
         let before = self.values.len();
-        self.values.push((variable.name.clone(), expand::read_item(variable, &self.uri[begin..end])));
+        self.values.push((variable.name.clone(), read::read_item(variable, &self.uri[begin..end])));
         let matches = self.walk(index + 1, end, !variable.is_last);
         if !matches {
             self.values.truncate(before);

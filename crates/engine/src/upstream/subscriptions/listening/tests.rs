@@ -77,7 +77,12 @@ impl ListeningFixture {
 
     /// Acknowledges the next requested stream except for the URIs in `omitted`. Returns the requested filter.
     async fn acknowledge(&mut self, omitted: &[&str]) -> String {
-        let StreamRequest { filter, answer } = self.next_request().await;
+        let request = self.next_request().await;
+        self.accept(request, omitted).await
+    }
+
+    async fn accept(&self, request: StreamRequest, omitted: &[&str]) -> String {
+        let StreamRequest { filter, answer } = request;
         let text = filter.to_json();
         let mut acknowledged = filter;
         acknowledged.uris.retain(|uri| !omitted.contains(&&**uri));
@@ -117,6 +122,9 @@ impl ListeningFixture {
     }
 }
 
+/// The longest time from the last unsubscribe to the close of the stream.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
+
 const TOOLS: &str = r#"{"toolsListChanged":true}"#;
 
 #[tokio::test(start_paused = true)]
@@ -152,6 +160,61 @@ async fn sub2_concurrent_subscriptions_share_one_listen_and_succeed_when_acknowl
     assert_eq!(fixture.open(), [TOOLS]);
     assert!(fixture.subscriber.received().is_empty());
     assert_eq!(fixture.subscriber.manager.all()[0].1, "rejected", "the backend now omits the URI");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub2_the_end_of_the_last_subscription_closes_its_stream_within_two_seconds() {
+    for lists in [ListenFilter::default(), ListenFilter { tools: true, ..ListenFilter::default() }] {
+        let has_lists = !lists.is_empty();
+        let mut fixture = ListeningFixture::with_lists(lists);
+        if has_lists {
+            fixture.acknowledge(&[]).await;
+        }
+        let subscribed = fixture.subscribe("a:1");
+        fixture.acknowledge(&[]).await;
+        assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Subscribed)));
+        fixture.subscriber.manager.unsubscribe(&fixture.subscriber.client, "a:1");
+        let started = tokio::time::Instant::now();
+        if has_lists {
+            assert_eq!(fixture.acknowledge(&[]).await, TOOLS);
+            assert!(started.elapsed() <= CLOSED_WITHIN);
+            assert_eq!(fixture.open(), [TOOLS]);
+        } else {
+            tokio::time::sleep(CLOSED_WITHIN).await;
+            assert!(fixture.open().is_empty());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub2_a_failed_or_late_successor_keeps_no_unwanted_stream() {
+    for fails in [true, false] {
+        let mut fixture = ListeningFixture::new();
+        fixture.acknowledge(&[]).await;
+        let subscribed = fixture.subscribe("a:1");
+        fixture.acknowledge(&[]).await;
+        assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Subscribed)));
+        fixture.marked();
+        fixture.subscriber.manager.unsubscribe(&fixture.subscriber.client, "a:1");
+        let closed_at = tokio::time::Instant::now() + CLOSED_WITHIN;
+        let request = fixture.next_request().await;
+        assert_eq!(request.filter.to_json(), TOOLS);
+        let late = match fails {
+            true => {
+                request.answer.send(Err(ListenError::Failed("no".into()))).unwrap_or_else(|_| panic!("no task waits"));
+                None
+            }
+            false => Some(request),
+        };
+        tokio::time::sleep_until(closed_at).await;
+        assert!(fixture.open().is_empty(), "the streams with the URI are closed");
+        match late {
+            Some(request) => fixture.accept(request, &[]).await,
+            None => fixture.acknowledge(&[]).await,
+        };
+        assert_eq!(fixture.open(), [TOOLS]);
+        assert_eq!(fixture.marked(), List::ALL, "changes may have been missed meanwhile");
+    }
 }
 
 #[tokio::test(start_paused = true)]

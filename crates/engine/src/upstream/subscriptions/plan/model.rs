@@ -113,6 +113,11 @@ impl PlanModel {
                 assert!(self.wanted.is_empty() && !self.has_lists);
                 (self.base, self.delta) = (None, None);
             }
+            Some(StreamAction::Drop) => {
+                assert!(self.wanted.is_empty() && (self.base.is_some() || self.delta.is_some()));
+                (self.base, self.delta) = (None, None);
+                self.act();
+            }
             None => {}
         }
     }

@@ -1,0 +1,79 @@
+//! Servers that cannot run because of something outside of the file (D16).
+//!
+//! An unset variable, an unreadable file or a program that cannot exist disables the server that uses it. The other
+//! servers of the file run.
+
+use crate::expand::CANNOT_READ;
+use crate::problem::Problem;
+use crate::target::Target;
+use crate::{Server, Transport};
+
+/// The problems that prevent one server from running.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misconfiguration {
+    /// The type of the server: `stdio`, `http`, `sse` or `files`.
+    pub kind: &'static str,
+    /// The way to reach the server, as written in the file.
+    pub target: Target,
+    /// The problems in the order of the file. At least one.
+    pub problems: Vec<Problem>,
+}
+
+impl Misconfiguration {
+    /// Returns all problems with their positions and cures, for operators.
+    pub fn reason(&self) -> String {
+        join(self.problems.iter().map(Problem::to_string))
+    }
+
+    /// Returns all problems without positions, cures and paths of files, for agents.
+    pub fn summary(&self) -> String {
+        let summary = |problem: &Problem| match problem.message.starts_with(CANNOT_READ) {
+            true => "a file that its entry names cannot be read".to_owned(),
+            false => problem.message.clone(),
+        };
+        join(self.problems.iter().map(summary))
+    }
+}
+
+fn join(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+impl Server {
+    /// Returns the problems that prevent the server from running. Returns `None` if there are none.
+    pub fn misconfiguration(&self) -> Option<&Misconfiguration> {
+        match &self.transport {
+            Transport::Misconfigured(misconfiguration) => Some(misconfiguration),
+            Transport::Stdio { .. } | Transport::Http { .. } | Transport::Files(_) => None,
+        }
+    }
+
+    /// Reports whether the gateway runs the server: it is enabled and has no problem.
+    pub fn is_runnable(&self) -> bool {
+        self.enabled && self.misconfiguration().is_none()
+    }
+
+    /// Adds a problem. The server cannot run any more.
+    pub(crate) fn misconfigure(&mut self, problem: Problem) {
+        if let Transport::Misconfigured(misconfiguration) = &mut self.transport {
+            misconfiguration.problems.push(problem);
+            return;
+        }
+        let (kind, target) = (self.transport.kind_name(), Target::of(&self.transport));
+        let misconfiguration = Misconfiguration { kind, target, problems: vec![problem] };
+        self.transport = Transport::Misconfigured(misconfiguration);
+    }
+}
+
+impl Transport {
+    /// Returns the type of the server, as in the file.
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Transport::Stdio { .. } => "stdio",
+            Transport::Http { kind: crate::HttpKind::Sse, .. } => "sse",
+            Transport::Http { .. } => "http",
+            Transport::Files(_) => "files",
+            Transport::Misconfigured(misconfiguration) => misconfiguration.kind,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Delivers updates and deletions to the subscribed clients.
+//!
+//! Each update is checked against the profile in force, because a reload may have changed what a client sees since it
+//! subscribed. All functions that need the lock of the manager take its state as proof. The lock keeps the updates in
+//! order, and no client receives an update after its unsubscribe.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use goblin_catalog::listing::List;
+use goblin_subscriptions::updates::{Update, UpdateScope};
+use goblin_subscriptions::{ClientId, ResourceName, Subscriber};
+use goblin_telemetry::Event;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::{Method, Notification};
+
+use crate::client::subscriptions::{AffectedSubscription, Notice, Subscription};
+use crate::upstream::listing_view::ListingView;
+use crate::upstream::subscriptions::{ManagerState, SubscriptionManager, selective};
+
+impl SubscriptionManager {
+    /// Handles `notifications/resources/updated` from the backend.
+    pub fn on_update(&self, notification: &Notification) {
+        let text = notification.raw.as_str();
+        let Some(at) = notification.params.uri else { return };
+        let Some(native) = json::string(text, at) else { return };
+        let update = notification.params.whole.map(|params| (text, params));
+        self.distribute(&native, update, |exposed| {
+            let mut edits = Splice::new();
+            edits.replace(at, quote(exposed));
+            json::single_line(edits.apply(notification.raw.bytes()))
+        });
+    }
+
+    /// Puts an update of `native` into the queue of every subscribed client. Updates for selected fields wait for the
+    /// next listing if the fields are unknown.
+    pub(super) fn distribute(
+        &self,
+        native: &str,
+        update: Option<(&str, json::Span)>,
+        message: impl FnOnce(&str) -> Bytes,
+    ) {
+        let offered = self.context.lists.view();
+        if !offered.admits(native) {
+            return;
+        }
+        let mut state = self.state();
+        if state.table.note_change(native) {
+            self.context.lists.mark(&[List::Resources]);
+        }
+        let affected = state.table.affected(native);
+        if affected.is_empty() {
+            return;
+        }
+        // Usually a client subscribed to exactly this resource, so its name can be shared.
+        let name = match affected.iter().find(|affected| *affected.subscription.name.native == *native) {
+            Some(exact) => Arc::clone(&exact.subscription.name),
+            None => {
+                Arc::new(ResourceName { native: native.into(), exposed: self.context.events.expose(native).into() })
+            }
+        };
+        let message = message(&name.exposed);
+        let event =
+            Event::UpdateReceived { server: self.context.events.server(), uri: &name.exposed, count: affected.len() };
+        let (mut notified, mut deferred) = (NotifiedClients::default(), Vec::new());
+        for affected in &affected {
+            match self.decide(affected, native, update, &offered) {
+                selective::UpdateDecision::Deliver if notified.is_first(affected) => {
+                    self.queue_update(affected, &offered, &name, &message)
+                }
+                selective::UpdateDecision::Deliver | selective::UpdateDecision::Suppress => {}
+                selective::UpdateDecision::AwaitListing => deferred.push(affected),
+            }
+        }
+        if deferred.into_iter().any(|affected| notified.is_first(affected)) {
+            self.held().hold(&name.native, &message);
+            self.context.lists.mark(&[List::Resources]);
+        }
+        self.context.events.emit(&event);
+    }
+
+    /// Sends an update for each notice, because a change may have been missed. Each client gets one update per
+    /// resource. Requires the lock: it keeps the updates in order, and no client receives an update after its
+    /// unsubscribe.
+    pub(super) fn send_updates(&self, _state: &ManagerState, notices: &[Notice]) {
+        let (offered, mut notified) = (self.context.lists.view(), HashSet::new());
+        for Notice { subscription, name } in notices {
+            if notified.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
+                let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
+                // A notice about a whole pattern names no resource that a profile could hide.
+                match subscription.pattern.is_some() && name.native == subscription.name.native {
+                    true => enqueue(&affected, name, &updated(&name.exposed)),
+                    false => self.queue_update(&affected, &offered, name, &updated(&name.exposed)),
+                }
+            }
+        }
+    }
+
+    /// Notifies the subscribers that see these resources of their deletion.
+    pub(super) fn send_deletions(&self, state: &ManagerState, notices: Vec<Notice>) {
+        let offered = self.context.lists.view();
+        let is_visible = |notice: &Notice| self.is_visible(&notice.subscription, &offered, &notice.name.native);
+        self.send_hidden(state, &notices.into_iter().filter(is_visible).collect::<Vec<_>>());
+    }
+
+    /// Notifies subscribers that resources were deleted for them. Clients without support for deletions get a marked
+    /// update.
+    pub(super) fn send_hidden(&self, _state: &ManagerState, notices: &[Notice]) {
+        for Notice { subscription, name } in notices {
+            subscription.forget(&name.native);
+            let message = if subscription.subscriber.declares_subscriptions() {
+                deleted(&name.exposed)
+            } else {
+                marked_deleted(&name.exposed)
+            };
+            enqueue(&AffectedSubscription { subscription, enclosing: None, is_next: false }, name, &message);
+        }
+    }
+
+    /// Delivers the held updates, because without a listing their fields cannot be compared.
+    pub fn on_listing_failed(&self) {
+        let (updates, offered) = (self.held().take(), self.context.lists.view());
+        let state = self.state();
+        for (native, message) in updates {
+            let affected = state.table.affected(&native);
+            let mut notified = NotifiedClients::default();
+            let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
+            for affected in selective.filter(|affected| notified.is_first(affected)) {
+                self.queue_update(affected, &offered, &self.name_of(affected, &native), &message);
+            }
+        }
+    }
+
+    /// Notifies the clients of these subscriptions that their resources were deleted.
+    pub(crate) fn announce_deleted(&self, subscriptions: Vec<Arc<Subscription>>) {
+        let notices =
+            subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
+        self.send_deletions(&self.state(), notices.collect());
+    }
+
+    /// Queues an update for its client, unless the client's profile hides the resource.
+    pub(super) fn queue_update(
+        &self,
+        affected: &AffectedSubscription<'_>,
+        offered: &ListingView,
+        name: &Arc<ResourceName>,
+        message: &Bytes,
+    ) {
+        if self.is_visible(affected.subscription, offered, &name.native) {
+            enqueue(affected, name, message);
+        }
+    }
+
+    /// Reports whether the profile in force shows a resource to the client of a subscription.
+    pub(super) fn is_visible(&self, subscription: &Subscription, offered: &ListingView, native: &str) -> bool {
+        let profile = subscription.subscriber.profile();
+        profile.is_none_or(|profile| offered.is_shown(&self.context.events, native, &profile))
+    }
+
+    pub(super) fn name_of(&self, affected: &AffectedSubscription<'_>, native: &Arc<str>) -> Arc<ResourceName> {
+        match affected.subscription.name.native == *native {
+            true => Arc::clone(&affected.subscription.name),
+            false => Arc::new(ResourceName {
+                native: Arc::clone(native),
+                exposed: self.context.events.expose(native).into(),
+            }),
+        }
+    }
+}
+
+/// Ensures that a client gets an update once, even if several of its subscriptions match.
+#[derive(Default)]
+pub(super) struct NotifiedClients(HashSet<ClientId>);
+
+impl NotifiedClients {
+    pub(super) fn is_first(&mut self, affected: &AffectedSubscription<'_>) -> bool {
+        let subscription = affected.subscription;
+        // Most clients have a single matching subscription, and the set does not store them.
+        let has_several = affected.is_next || subscription.is_selective();
+        !has_several || self.0.insert(subscription.subscriber.id)
+    }
+}
+
+/// Queues an update for its client.
+fn enqueue(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
+    let subscription = affected.subscription;
+    let whole = affected.enclosing.map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
+    subscription.subscriber.update(&Update {
+        native: &name.native,
+        uri: &name.exposed,
+        message,
+        delivery: subscription.delivery(),
+        counts: &subscription.counts,
+        enclosing: affected.enclosing.map(|enclosing| UpdateScope {
+            native: &enclosing.native,
+            uri: &enclosing.exposed,
+            message: &whole,
+        }),
+    });
+}
+
+/// Returns an update notification of the gateway itself.
+pub(super) fn updated(exposed: &str) -> Bytes {
+    goblin_wire::notification(&Method::ResourceUpdated, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
+}
+
+/// Returns a marked update, for a client without support for deletions. The client reads the resource and gets an
+/// error.
+fn marked_deleted(exposed: &str) -> Bytes {
+    let params = format!(r#"{{"uri":{},"_meta":{{"dev.goblin/deleted":true}}}}"#, quote(exposed));
+    goblin_wire::notification(&Method::ResourceUpdated, Some(&params))
+}
+
+/// Returns a deletion notification, for a client that supports it.
+fn deleted(exposed: &str) -> Bytes {
+    goblin_wire::notification(&Method::ResourceDeleted, Some(&format!(r#"{{"uri":{}}}"#, quote(exposed))))
+}

@@ -1,0 +1,286 @@
+//! The lines of `goblin serve` on a terminal: a live line for each server that starts, its result, and a summary.
+//!
+//! The task polls the servers, because its spinners move anyway. It continues after the start, so that servers of a
+//! reload or of a restart get their lines too. The log reports lost servers.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use goblin_catalog::ListedTools;
+use goblin_catalog::listing::List;
+use goblin_engine::admin::readiness::Readiness;
+use goblin_engine::catalog_store::{CatalogStore, Source};
+use goblin_engine::upstream::availability::Availability;
+use goblin_engine::upstream::{Backend, BackendState};
+use goblin_telemetry::clean;
+use goblin_wire::units::duration;
+use indicatif::ProgressBar;
+use tokio::sync::watch;
+use unicode_width::UnicodeWidthStr;
+
+use crate::banner::{self, Banner, CLAUDE_PROGRAM};
+use crate::doctor::servers::split;
+use crate::live_lines;
+use crate::style::{is_colourful, paint_if, plural, width, wrap};
+
+/// The time between two looks at servers that have all settled.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The lines of all servers.
+pub(crate) struct StartLines {
+    banner: Banner,
+    catalogs: Arc<CatalogStore>,
+    servers: Vec<ServerLine>,
+    has_summary: bool,
+}
+
+/// A server with its live line while it starts.
+struct ServerLine {
+    backend: Arc<Backend>,
+    /// The id of the server, as wide as the ids of all servers.
+    label: String,
+    since: Instant,
+    live: Option<ProgressBar>,
+    /// Whether a look found the server starting. Without one the time is unknown.
+    was_starting: bool,
+    result: Option<ServerResult>,
+}
+
+/// The result of an attempt to start a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ServerResult {
+    /// The number of entries in each list.
+    Ready([usize; 4]),
+    /// The reason, with a cure in parentheses at its end.
+    Failed(String),
+}
+
+impl StartLines {
+    pub(crate) fn new(banner: Banner, catalogs: Arc<CatalogStore>) -> StartLines {
+        StartLines { banner, catalogs, servers: Vec::new(), has_summary: false }
+    }
+
+    /// Shows the lines until the gateway stops.
+    pub(crate) async fn run(mut self, mut readiness: watch::Receiver<Readiness>) {
+        let colourful = is_colourful(&std::io::stdout());
+        live_lines::print(&(banner::head(&self.banner, colourful) + "\n"));
+        self.print_misconfigured(colourful);
+        loop {
+            let state = *readiness.borrow_and_update();
+            if state == Readiness::Stopping {
+                break;
+            }
+            self.adopt_servers();
+            for server in &mut self.servers {
+                server.look(&self.catalogs, colourful);
+            }
+            if state.is_ready() && !self.has_summary {
+                self.print_summary(colourful);
+            }
+            let is_idle = self.has_summary && self.servers.iter().all(|server| server.live.is_none());
+            tokio::select! {
+                () = tokio::time::sleep(if is_idle { IDLE } else { live_lines::TICK }) => {}
+                // The gateway has ended.
+                changed = readiness.changed() => if changed.is_err() { break },
+            }
+        }
+        self.servers.clear();
+        live_lines::clear();
+    }
+
+    /// Adds servers that have started, and removes those that no longer run.
+    fn adopt_servers(&mut self) {
+        let backends = self.catalogs.backends();
+        self.servers.retain(|server| backends.iter().any(|backend| backend.shares_links(&server.backend)));
+        let widest = backends.iter().map(|backend| backend.id.as_str().width()).max().unwrap_or_default();
+        for backend in backends.iter() {
+            let known = self.servers.iter_mut().find(|server| backend.shares_links(&server.backend));
+            if let Some(known) = known {
+                known.backend = Arc::clone(backend);
+            } else {
+                let label = padded(backend.id.as_str(), widest);
+                let (live, backend) = (Some(live_lines::add(label.clone())), Arc::clone(backend));
+                self.servers.push(ServerLine {
+                    backend,
+                    label,
+                    since: Instant::now(),
+                    live,
+                    was_starting: false,
+                    result: None,
+                });
+            }
+        }
+    }
+
+    fn print_misconfigured(&self, colourful: bool) {
+        for server in self.catalogs.misconfigured().iter().filter(|server| !server.is_running) {
+            let failed = ServerResult::Failed(server.misconfiguration.reason());
+            print_result(server.id.as_str(), &failed, None, colourful);
+        }
+    }
+
+    /// Prints the summary, the failed servers at its end, and the lines for clients.
+    fn print_summary(&mut self, colourful: bool) {
+        self.has_summary = true;
+        let results = self.servers.iter().map(|server| (server.backend.id.to_string(), server.result.clone()));
+        let misconfigured = self.catalogs.misconfigured();
+        let stopped = misconfigured.iter().filter(|server| !server.is_running);
+        let stopped = stopped.map(|server| (server.id.to_string(), Some(ServerResult::Failed(String::new()))));
+        let catalog = self.catalogs.catalog();
+        let always_load = matches!(catalog.lists_for(Some(CLAUDE_PROGRAM)).tools, ListedTools::Pinned { .. });
+        let summary = summary(&results.chain(stopped).collect::<Vec<_>>(), colourful);
+        live_lines::print(&(summary + &banner::client_lines(&self.banner, always_load, colourful) + "\n"));
+    }
+}
+
+impl ServerLine {
+    /// Updates the live line. Prints the result when the server has settled, and again when it recovers.
+    fn look(&mut self, catalogs: &CatalogStore, colourful: bool) {
+        let result = self.current_result(catalogs);
+        if let (Some(live), None) = (&self.live, &result) {
+            let state = if self.backend.state() == BackendState::Ready { "lists its entries" } else { "connecting" };
+            live.set_message(format!("{state}, {} s", self.since.elapsed().as_secs()));
+            live.tick();
+            self.was_starting = true;
+        }
+        let Some(result) = result else { return };
+        let is_first = self.live.take().inspect(ProgressBar::finish_and_clear).is_some();
+        let recovers = matches!((&self.result, &result), (Some(ServerResult::Failed(_)), ServerResult::Ready(_)));
+        if is_first || recovers {
+            let took = (is_first && self.was_starting).then(|| self.since.elapsed());
+            print_result(&self.label, &result, took, colourful);
+        }
+        self.result = Some(result);
+    }
+
+    /// Returns `None` while the server starts, and until the catalog has its lists.
+    fn current_result(&self, catalogs: &CatalogStore) -> Option<ServerResult> {
+        match (Availability::of(&self.backend), self.backend.state()) {
+            (_, BackendState::Lost(reason)) => Some(ServerResult::Failed(reason)),
+            (_, BackendState::Stopped) => Some(ServerResult::Failed("it was stopped".to_owned())),
+            (Availability::Ready, _) => {
+                let (catalog, listing) = (catalogs.catalog(), self.backend.listing());
+                let is_own = |source: &Source| {
+                    Arc::ptr_eq(&source.backend, &self.backend) && Arc::ptr_eq(&source.listing, &listing)
+                };
+                let index = catalog.sources.iter().position(is_own)?;
+                catalog.counts().get(index).copied().map(ServerResult::Ready)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns the text with spaces up to this width on a terminal.
+fn padded(text: &str, width: usize) -> String {
+    text.to_owned() + &" ".repeat(width.saturating_sub(text.width()))
+}
+
+fn print_result(server: &str, result: &ServerResult, took: Option<Duration>, colourful: bool) {
+    live_lines::print(&result_lines(server, result, took, width(&std::io::stdout()), colourful));
+}
+
+/// Returns the lines for the result of one server: its counts and the time, or the reason of the failure and its cure.
+fn result_lines(
+    server: &str,
+    result: &ServerResult,
+    took: Option<Duration>,
+    columns: Option<usize>,
+    colourful: bool,
+) -> String {
+    match result {
+        ServerResult::Ready(counts) => {
+            let took = took.map(|took| format!(", {}", duration(took))).unwrap_or_default();
+            format!("  {} {server}  {}{took}\n", paint_if(colourful, "✓", "32"), counted(counts))
+        }
+        ServerResult::Failed(reason) => {
+            let (what, cure) = split(&clean(reason));
+            let before = format!("  ✗ {server}  ");
+            let mut lines = wrap(&before, &what, columns);
+            if let Some(cure) = cure {
+                // `wrap` indents by this width.
+                lines += &wrap(&" ".repeat(before.width_cjk()), &cure, columns);
+            }
+            match colourful {
+                true => lines.replacen('✗', &paint_if(true, "✗", "31"), 1),
+                false => lines,
+            }
+        }
+    }
+}
+
+fn counted(counts: &[usize; 4]) -> String {
+    let some = counts.iter().zip(List::ALL.map(List::noun)).filter(|(count, _)| **count > 0);
+    let texts: Vec<_> = some.map(|(count, noun)| plural(*count, noun)).collect();
+    if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
+}
+
+/// Returns the summary of all servers. The failed ones are last. A server without a result still starts.
+fn summary(results: &[(String, Option<ServerResult>)], colourful: bool) -> String {
+    if results.is_empty() {
+        return "  no server yet: goblin add, goblin import\n".to_owned();
+    }
+    let mut counts = [0; 4];
+    let (mut ready, mut starting, mut failed) = (0, Vec::new(), Vec::new());
+    for (server, result) in results {
+        match result {
+            Some(ServerResult::Ready(of_server)) => {
+                ready += 1;
+                counts.iter_mut().zip(of_server).for_each(|(sum, count)| *sum += count);
+            }
+            Some(ServerResult::Failed(_)) => failed.push(server.as_str()),
+            None => starting.push(server.as_str()),
+        }
+    }
+    let mut text = format!("\n  {ready} of {} ready: {}\n", plural(results.len(), "server"), counted(&counts));
+    if !starting.is_empty() {
+        let _ = writeln!(text, "  {} still starting: {}", starting.len(), starting.join(", "));
+    }
+    if !failed.is_empty() {
+        let line = format!("{} failed: {}", failed.len(), failed.join(", "));
+        let _ = writeln!(text, "  {}", paint_if(colourful, &line, "33"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use2_a_result_line_has_the_counts_and_the_time_or_the_reason_and_the_cure() {
+        let ready = ServerResult::Ready([35, 1, 0, 0]);
+        let line = result_lines("notes", &ready, Some(Duration::from_millis(412)), Some(80), false);
+        assert_eq!(line, "  ✓ notes  35 tools, 1 prompt, 412 ms\n");
+        let nothing = result_lines("notes", &ServerResult::Ready([0; 4]), None, None, false);
+        assert_eq!(nothing, "  ✓ notes  nothing\n");
+        let failed = ServerResult::Failed("no\u{1b}[2J answer (is it up?)".to_owned());
+        let lines = result_lines("web", &failed, None, Some(80), false);
+        assert!(!lines.contains('\u{1b}'), "{lines:?}");
+        assert!(lines.starts_with("  ✗ web  no") && lines.ends_with("\n         is it up?\n"), "{lines:?}");
+    }
+
+    #[test]
+    fn use15_labels_with_wide_characters_align() {
+        assert_eq!([padded("日本", 5), padded("abcde", 5), padded("abcdef", 5)], ["日本 ", "abcde", "abcdef"]);
+        let failed = ServerResult::Failed("gone (is it up?)".to_owned());
+        let lines = result_lines("日本", &failed, None, None, false);
+        assert!(lines.ends_with(&format!("\n{}is it up?\n", " ".repeat(10))), "{lines:?}");
+    }
+
+    #[test]
+    fn use2_the_failed_servers_end_the_summary() {
+        let result = |server: &str, result: Option<ServerResult>| (server.to_owned(), result);
+        let results = [
+            result("a", Some(ServerResult::Ready([2, 1, 0, 0]))),
+            result("b", Some(ServerResult::Failed("gone".to_owned()))),
+            result("c", None),
+            result("d", Some(ServerResult::Ready([1, 0, 0, 4]))),
+        ];
+        let expected =
+            "\n  2 of 4 servers ready: 3 tools, 1 prompt, 4 templates\n  1 still starting: c\n  1 failed: b\n";
+        assert_eq!(summary(&results, false), expected);
+        assert!(summary(&[], false).contains("goblin add"));
+    }
+}
