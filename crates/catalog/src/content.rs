@@ -177,9 +177,10 @@ pub fn edits(
     };
     let replaced = downgrade(dialect, method, text, result, known);
     let mut edits = Splice::new();
-    for (at, _, uri) in &exposed {
+    // A URI that stays the same keeps the backend's spelling.
+    for (at, native, uri) in &exposed {
         let inside = replaced.iter().any(|(block, _)| block.start <= at.start && at.end <= block.end);
-        if !inside {
+        if !inside && uri != native {
             edits.replace(*at, quote(uri));
         }
     }
