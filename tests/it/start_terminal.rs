@@ -49,6 +49,28 @@ async fn use2_each_server_has_a_live_line_until_its_result() {
 }
 
 #[tokio::test]
+async fn use2_a_failure_appears_once_on_a_terminal() {
+    let scratch = Scratch::new();
+    let unset = json!({ "command": "x", "env": { "TOKEN": "${NO_SUCH_VARIABLE}" } });
+    let servers = json!({ "gone": { "command": "/nowhere/server" }, "unset": unset });
+    let screen = Screen::run(serve(&scratch, servers, &[]), 150, 60);
+    screen.shows("2 failed: gone, unset").await;
+    drop(serve(&scratch, json!({ "gone": { "command": "/elsewhere/server" }, "unset": unset }), &[]));
+    screen.shows("/elsewhere/server").await;
+    screen.shows("reloaded: ").await;
+    let text = screen.text();
+    assert_eq!(text.matches("NO_SUCH_VARIABLE is not set").count(), 1, "{text}");
+    assert_eq!([text.matches("/nowhere/server").count(), text.matches("/elsewhere/server").count()], [1, 1], "{text}");
+    assert!(!text.contains("WARN"), "{text}");
+    let log = Screen::run(
+        serve(&scratch, json!({ "gone": { "command": "/nowhere/server" } }), &["--log-level", "warn"]),
+        150,
+        60,
+    );
+    log.shows("cannot connect to backend").await;
+}
+
+#[tokio::test]
 async fn use2_the_log_does_not_tear_the_live_lines() {
     let scratch = Scratch::new();
     let gate = scratch.path().join("gate");

@@ -420,7 +420,7 @@ async fn a_lost_gateway_is_shown_and_its_successor_is_found() {
     let mut stage = Stage::new().await;
     let screen = stage.top(100, 30).await;
     stage.gateway.terminate().await;
-    screen.shows("trying again in").await;
+    screen.shows("retry in").await;
     screen.shows("✗ lost").await;
     stage.gateway = Gateway::of(serve(&stage.home)).await;
     screen.shows("✗ degraded: 1 failed").await;

@@ -6,7 +6,7 @@ use std::io;
 
 use goblin_wire::json::{self, quote};
 use goblin_wire::params::required;
-use goblin_wire::{Error, Request, date};
+use goblin_wire::{Error, Request, date, units};
 use serde::Serialize;
 
 use crate::content::{self, Contents, MAX_FILE};
@@ -115,8 +115,10 @@ pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, Request
     let bytes = bytes.ok_or_else(|| {
         let size = entry.facts.size;
         invalid(format!(
-            "{uri} has {size} bytes, and at most {MAX_FILE} are returned at once; the tool read returns parts of it by \
-             startLine and endLine, or by offset and length"
+            "{uri} has {}, and at most {} are returned at once; the tool read returns parts of it by startLine and \
+             endLine, or by offset and length",
+            units::bytes(size),
+            units::bytes(MAX_FILE)
         ))
     })?;
     // Use the requested URI, even if a link leads elsewhere.

@@ -1,5 +1,6 @@
 //! The tool `search`: finds a text in the paths and in the lines of files.
 
+use goblin_wire::units;
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
@@ -123,7 +124,8 @@ impl SearchOutput {
         }
         let SkippedFiles { binary, large, unreadable } = self.skipped;
         if binary + large + unreadable > 0 {
-            let kinds = format!("{binary} binary, {large} larger than {MAX_FILE} bytes, {unreadable} unreadable");
+            let kinds =
+                format!("{binary} binary, {large} larger than {}, {unreadable} unreadable", units::bytes(MAX_FILE));
             lines.push(format!("not searched: {kinds}"));
         }
         if !self.complete {

@@ -35,7 +35,7 @@ use crate::cli::CliError;
 use crate::follow::{ConfigOverride, Output, SharedRecord};
 use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
-use crate::start_lines::StartLines;
+use crate::start_lines::{SHOWN_BY_LINES, StartLines};
 use crate::style::{shell_word, warn};
 #[cfg(feature = "tui")]
 use crate::top;
@@ -89,6 +89,10 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     if arguments.tui && std::io::stderr().is_terminal() {
         // The dashboard uses the whole screen, so there is no log.
     } else if has_banner && std::io::stderr().is_terminal() {
+        let has_default_level = given.config.log.level.is_none() && arguments.log.log_level.is_none();
+        if has_default_level {
+            goblin_telemetry::line::leave_out(SHOWN_BY_LINES);
+        }
         log::start(Level::WARN, &given.config.log, &arguments.log);
     } else {
         log::start(Level::INFO, &given.config.log, &arguments.log);

@@ -1,7 +1,7 @@
 //! The lines of `goblin serve` on a terminal: a live line for each server that starts, its result, and a summary.
 //!
 //! The task polls the servers, because its spinners move anyway. It continues after the start, so that servers of a
-//! reload or of a restart get their lines too. The log reports lost servers.
+//! reload or of a restart get their lines too. The log reports servers that are lost while they run.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use goblin_catalog::ListedTools;
 use goblin_catalog::listing::List;
 use goblin_engine::admin::readiness::Readiness;
 use goblin_engine::catalog_store::{CatalogStore, Source};
-use goblin_engine::upstream::availability::Availability;
+use goblin_engine::upstream::availability::{Availability, MisconfiguredServer};
 use goblin_engine::upstream::{Backend, BackendState};
-use goblin_telemetry::clean;
-use goblin_wire::units::duration;
+use goblin_telemetry::{EventKind, clean};
+use goblin_wire::units::{self, duration};
 use indicatif::ProgressBar;
 use tokio::sync::watch;
 use unicode_width::UnicodeWidthStr;
@@ -27,11 +27,18 @@ use crate::style::{is_colourful, paint_if, plural, width, wrap};
 /// The time between two looks at servers that have all settled.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The events that these lines show. A log on the same terminal leaves them out, unless the user chose its level.
+pub(crate) const SHOWN_BY_LINES: &[EventKind] = &[EventKind::BackendFailed, EventKind::ServerMisconfigured];
+
+const STOPPED: &str = "it was stopped";
+
 /// The lines of all servers.
 pub(crate) struct StartLines {
     banner: Banner,
     catalogs: Arc<CatalogStore>,
     servers: Vec<ServerLine>,
+    /// The misconfigured servers that have a line.
+    misconfigured: Arc<Vec<MisconfiguredServer>>,
     has_summary: bool,
 }
 
@@ -58,19 +65,19 @@ enum ServerResult {
 
 impl StartLines {
     pub(crate) fn new(banner: Banner, catalogs: Arc<CatalogStore>) -> StartLines {
-        StartLines { banner, catalogs, servers: Vec::new(), has_summary: false }
+        StartLines { banner, catalogs, servers: Vec::new(), misconfigured: Arc::default(), has_summary: false }
     }
 
     /// Shows the lines until the gateway stops.
     pub(crate) async fn run(mut self, mut readiness: watch::Receiver<Readiness>) {
         let colourful = is_colourful(&std::io::stdout());
         live_lines::print(&(banner::head(&self.banner, colourful) + "\n"));
-        self.print_misconfigured(colourful);
         loop {
             let state = *readiness.borrow_and_update();
             if state == Readiness::Stopping {
                 break;
             }
+            self.print_misconfigured(colourful);
             self.adopt_servers();
             for server in &mut self.servers {
                 server.look(&self.catalogs, colourful);
@@ -113,11 +120,17 @@ impl StartLines {
         }
     }
 
-    fn print_misconfigured(&self, colourful: bool) {
-        for server in self.catalogs.misconfigured().iter().filter(|server| !server.is_running) {
-            let failed = ServerResult::Failed(server.misconfiguration.reason());
-            print_result(server.id.as_str(), &failed, None, colourful);
+    /// Prints the servers that have become misconfigured.
+    fn print_misconfigured(&mut self, colourful: bool) {
+        let misconfigured = self.catalogs.misconfigured();
+        for server in misconfigured.iter().filter(|server| !server.is_among(&self.misconfigured)) {
+            let mut reason = server.misconfiguration.reason();
+            if server.is_running {
+                reason += " (until then it runs with its previous entry)";
+            }
+            print_result(server.id.as_str(), &ServerResult::Failed(reason), None, colourful);
         }
+        self.misconfigured = misconfigured;
     }
 
     /// Prints the summary, the failed servers at its end, and the lines for clients.
@@ -135,19 +148,24 @@ impl StartLines {
 }
 
 impl ServerLine {
-    /// Updates the live line. Prints the result when the server has settled, and again when it recovers.
+    /// Updates the live line. Prints the result when the server has settled, and again when it recovers, fails or fails
+    /// for another reason.
     fn look(&mut self, catalogs: &CatalogStore, colourful: bool) {
         let result = self.current_result(catalogs);
         if let (Some(live), None) = (&self.live, &result) {
             let state = if self.backend.state() == BackendState::Ready { "lists its entries" } else { "connecting" };
-            live.set_message(format!("{state}, {} s", self.since.elapsed().as_secs()));
+            live.set_message(format!("{state}, {}", units::span(self.since.elapsed().as_secs(), units::WORDS)));
             live.tick();
             self.was_starting = true;
         }
         let Some(result) = result else { return };
         let is_first = self.live.take().inspect(ProgressBar::finish_and_clear).is_some();
-        let recovers = matches!((&self.result, &result), (Some(ServerResult::Failed(_)), ServerResult::Ready(_)));
-        if is_first || recovers {
+        let is_news = match (&self.result, &result) {
+            (Some(ServerResult::Failed(_)), ServerResult::Ready(_)) => true,
+            (Some(before), ServerResult::Failed(reason)) => *before != result && reason != STOPPED,
+            _ => false,
+        };
+        if is_first || is_news {
             let took = (is_first && self.was_starting).then(|| self.since.elapsed());
             print_result(&self.label, &result, took, colourful);
         }
@@ -158,7 +176,7 @@ impl ServerLine {
     fn current_result(&self, catalogs: &CatalogStore) -> Option<ServerResult> {
         match (Availability::of(&self.backend), self.backend.state()) {
             (_, BackendState::Lost(reason)) => Some(ServerResult::Failed(reason)),
-            (_, BackendState::Stopped) => Some(ServerResult::Failed("it was stopped".to_owned())),
+            (_, BackendState::Stopped) => Some(ServerResult::Failed(STOPPED.to_owned())),
             (Availability::Ready, _) => {
                 let (catalog, listing) = (catalogs.catalog(), self.backend.listing());
                 let is_own = |source: &Source| {

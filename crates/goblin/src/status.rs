@@ -11,6 +11,7 @@ use bytes::Bytes;
 use clap::Args;
 use goblin_admin::api;
 use goblin_client::admin::AdminClient;
+use goblin_wire::units;
 
 use crate::admin_client::{self, GatewayArgs};
 use crate::cli::CliError;
@@ -140,7 +141,7 @@ impl StatusPrinter {
 
     /// Reports that the gateway does not answer. In a pipe it prints one warning per outage, on stderr.
     fn show_error(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
-        let text = format!("{reason}; trying again every {} s", period.as_secs());
+        let text = format!("{reason}; trying again every {}", units::duration(period));
         if self.is_terminal {
             return self.show(&format!("{text}\n"));
         }

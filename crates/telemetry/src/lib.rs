@@ -323,8 +323,8 @@ pub enum Event<'a> {
 macro_rules! kinds {
     ($($kind:ident $name:literal $max_level:ident,)+) => {
         /// An event without its fields.
-        #[derive(Clone, Copy, Debug)]
-        enum EventKind {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum EventKind {
             $($kind,)+
         }
 
@@ -457,7 +457,7 @@ impl Observe {
 
     #[cold]
     fn publish(&self, record: &LogRecord<'_>) {
-        if line::is_wanted(record.level) {
+        if line::is_wanted(record.level) && !line::is_left_out(record.kind) {
             line::write(record);
         }
         self.feed.push(record);

@@ -3,10 +3,26 @@
 //! `tracing` needs the field names at each call site. There is one call site per level with all field names, and a
 //! field without a value does not appear in the line.
 
+use std::sync::OnceLock;
+
 use goblin_config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
+use crate::EventKind;
 use crate::record::LogRecord;
+
+/// The kinds of events that the log leaves out.
+static LEFT_OUT: OnceLock<&[EventKind]> = OnceLock::new();
+
+/// Leaves these kinds out of the log, because the process shows them in another way.
+pub fn leave_out(kinds: &'static [EventKind]) {
+    // Only the first call of a process counts.
+    let _ = LEFT_OUT.set(kinds);
+}
+
+pub(super) fn is_left_out(kind: EventKind) -> bool {
+    LEFT_OUT.get().is_some_and(|kinds| kinds.contains(&kind))
+}
 
 /// Reports whether the log records this level. Costs one atomic load.
 pub(super) fn is_wanted(level: LogLevel) -> bool {

@@ -54,7 +54,7 @@ const HISTORY: &str = "Calls, Events";
 
 pub const KEYS: [Binding; 31] = [
     bind(EVERYWHERE, "q, Ctrl-C", &[letter('q'), control('c')], Action::Quit, "quit; in a dialog q closes it"),
-    bind(EVERYWHERE, "?", &[letter('?'), key(KeyCode::F(1))], Action::Help, "this help"),
+    bind(EVERYWHERE, "?, F1", &[letter('?'), key(KeyCode::F(1))], Action::Help, "this help; F1 while you type"),
     bind(EVERYWHERE, "1 … 9", &[], Action::Show(Panel::Overview), "go to a panel"),
     bind(EVERYWHERE, "Tab", &[key(KeyCode::Tab)], Action::NextPanel, "the next panel"),
     bind(EVERYWHERE, "Shift-Tab", &[key(KeyCode::BackTab)], Action::PreviousPanel, "the previous panel"),
@@ -123,18 +123,26 @@ fn on_key(event: KeyEvent, state: &State) -> Option<UiEvent> {
     if pressed == control('c') {
         return Some(UiEvent::Act(Action::Quit));
     }
+    if state.help.is_some() {
+        return while_choosing(pressed);
+    }
+    if pressed == key(KeyCode::F(1)) {
+        return Some(UiEvent::Act(Action::Help));
+    }
     match &state.dialog {
         Some(Dialog::Form(_) | Dialog::Jump(_)) => while_writing(pressed),
         Some(Dialog::Confirm { .. }) => match pressed.1 {
             KeyCode::Char('y' | 'Y') => Some(UiEvent::Submit),
+            KeyCode::Char('?') => Some(UiEvent::Act(Action::Help)),
             _ => Some(UiEvent::Cancel),
         },
         Some(Dialog::Logs(_)) if matches!(action(pressed), Some(Action::Logs | Action::Level)) => {
             action(pressed).map(UiEvent::Act)
         }
-        Some(Dialog::Picker { .. } | Dialog::Help { .. } | Dialog::Reader(_) | Dialog::Logs(_)) => {
-            while_choosing(pressed)
+        Some(Dialog::Picker { .. } | Dialog::Reader(_) | Dialog::Logs(_)) if pressed == letter('?') => {
+            Some(UiEvent::Act(Action::Help))
         }
+        Some(Dialog::Picker { .. } | Dialog::Reader(_) | Dialog::Logs(_)) => while_choosing(pressed),
         None if state.is_searching => while_writing(pressed),
         None => action(pressed).map(UiEvent::Act),
     }
@@ -248,6 +256,7 @@ mod tests {
             (KeyCode::Char('y'), "Act(Copy)"),
             (KeyCode::Char('l'), "Act(Logs)"),
             (KeyCode::Char('q'), "Cancel"),
+            (KeyCode::Char('?'), "Act(Help)"),
             (KeyCode::Char('G'), "Go(9223372036854775807)"),
             (KeyCode::Char('R'), ""),
         ] {
@@ -261,6 +270,8 @@ mod tests {
         state.update(UiEvent::Act(Action::Search));
         for (code, expected) in [
             (KeyCode::Char('q'), "Write('q')"),
+            (KeyCode::Char('?'), "Write('?')"),
+            (KeyCode::F(1), "Act(Help)"),
             (KeyCode::Backspace, "Erase"),
             (KeyCode::Enter, "Submit"),
             (KeyCode::Esc, "Cancel"),

@@ -73,6 +73,8 @@ pub struct State {
     pub level: Level,
     pub pane: Option<Pane>,
     pub dialog: Option<Dialog>,
+    /// The scroll position of the help, which covers even a dialog.
+    pub help: Option<usize>,
     pub notice: Option<StatusMessage>,
     pub watched: BTreeMap<String, WatchedResource>,
     /// The lists of the current panel.
@@ -157,7 +159,7 @@ impl State {
     fn act(&mut self, action: Action) -> Vec<Effect> {
         match action {
             Action::Quit => return vec![Effect::Quit],
-            Action::Help => self.dialog = Some(Dialog::Help { scroll: 0 }),
+            Action::Help => self.help = Some(0),
             Action::Jump => self.dialog = Some(Dialog::Jump(Palette::new(&self.data))),
             Action::NextPanel => self.show(self.panel.beside(1)),
             Action::PreviousPanel => self.show(self.panel.beside(Panel::ALL.len() - 1)),

@@ -64,6 +64,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> FrameLayout {
     if let Some(dialog) = &state.dialog {
         drawn.measures.dialog = dialog::draw(frame, body, dialog, state, theme);
     }
+    if let Some(scroll) = state.help {
+        drawn.measures.help = dialog::draw_help(frame, body, scroll, theme);
+    }
     drawn
 }
 

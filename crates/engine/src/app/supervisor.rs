@@ -146,7 +146,7 @@ impl BackendSupervisor {
             })
             .collect();
         let known = self.catalogs.misconfigured();
-        for server in misconfigured.iter().filter(|server| !known.contains(server)) {
+        for server in misconfigured.iter().filter(|server| !server.is_among(&known)) {
             let (id, reason) = (server.id.as_str(), server.misconfiguration.reason());
             let is_running = server.is_running;
             self.deps.observe.emit(&Event::ServerMisconfigured { server: id, reason: &reason, is_running });

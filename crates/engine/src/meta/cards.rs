@@ -6,6 +6,7 @@ use std::fmt::Display;
 use goblin_catalog::indexes::VisibleEntry;
 use goblin_catalog::listing::List;
 use goblin_wire::json::{self, quote};
+use goblin_wire::units;
 
 use crate::meta::words::{cut, one_line};
 
@@ -32,7 +33,7 @@ pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
             let size = size_of(shown.definition);
             let members = members.string("id", shown.identifier).string("name", &*name);
             let members = members.string("mimeType", mime.as_deref()).raw("size", size);
-            let size = size.map(|size| format!("{size} bytes"));
+            let size = size.and_then(|size| size.parse().ok()).map(units::bytes);
             (members, Some([Some(name), mime, size].into_iter().flatten().collect::<Vec<_>>().join(", ")))
         }
         List::Templates => {

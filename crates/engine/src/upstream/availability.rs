@@ -26,6 +26,16 @@ pub struct MisconfiguredServer {
     pub is_running: bool,
 }
 
+impl MisconfiguredServer {
+    /// Reports whether one of these has the same problems, wherever the file has them now.
+    pub fn is_among(&self, others: &[MisconfiguredServer]) -> bool {
+        let key =
+            |server: &MisconfiguredServer| (server.id.clone(), server.is_running, server.misconfiguration.summary());
+        let own = key(self);
+        others.iter().any(|other| key(other) == own)
+    }
+}
+
 impl Availability {
     pub fn of(backend: &Backend) -> Availability {
         Availability::from_state(&backend.state(), backend.has_settled())

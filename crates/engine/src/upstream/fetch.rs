@@ -13,7 +13,7 @@ use goblin_wire::json::{self, Span, quote};
 use goblin_wire::memory::{BufferKind, Memory, Reservation};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::via::{GatewayId, Via, ViaProblem, refusal};
-use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text};
+use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text, units};
 
 use crate::upstream::link::{Link, LinkError};
 
@@ -122,8 +122,9 @@ pub(crate) enum ListingError {
 impl ListingError {
     pub(crate) fn too_large() -> ListingError {
         let reason = format!(
-            "its lists take more than listBytes, {MAX_LIST_BYTES} bytes (shorten its descriptions and schemas, or split \
-             the server; its last lists stay)"
+            "its lists take more than listBytes, {} (shorten its descriptions and schemas, or split the server; its \
+             last lists stay)",
+            units::bytes(MAX_LIST_BYTES as u64)
         );
         ListingError::TooLarge { limit: Limit::ListBytes, reason }
     }
@@ -138,8 +139,9 @@ impl ListingError {
 
     fn no_memory(max: usize) -> ListingError {
         let reason = format!(
-            "the gateway has no memory left for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
-             its last lists stay)"
+            "the gateway has no memory left for its lists: maxMemory is {} (raise gateway.maxMemory, or remove servers; its \
+             last lists stay)",
+            units::bytes(max as u64)
         );
         ListingError::TooLarge { limit: Limit::MaxMemory, reason }
     }

@@ -2,6 +2,7 @@
 
 use goblin_config::visible::is_hidden;
 use goblin_telemetry::clean;
+use goblin_wire::units;
 
 use crate::state::State;
 use crate::state::detail::Line;
@@ -22,7 +23,11 @@ impl State {
         let text: String =
             text.chars().filter(|character| matches!(character, '\n' | '\t') || !is_hidden(*character)).collect();
         if text.len() > MAX_COPIED_BYTES {
-            let reason = format!("{label} has {} bytes; terminals copy at most {MAX_COPIED_BYTES}", text.len());
+            let reason = format!(
+                "{label} has {}; terminals copy at most {}",
+                units::bytes(text.len() as u64),
+                units::bytes(MAX_COPIED_BYTES as u64)
+            );
             self.notice = Some(StatusMessage::bad(reason));
             return Vec::new();
         }

@@ -14,9 +14,6 @@ const MAX_LINES: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dialog {
-    Help {
-        scroll: usize,
-    },
     /// The choice of the server filter. 0 means all servers.
     Picker {
         at: usize,
@@ -49,12 +46,10 @@ impl Dialog {
         Dialog::Confirm { question, command: GatewayCommand::Server(action, id.to_owned()) }
     }
 
-    /// Scrolls the help, a reader or a log. `max` is the maximum position of the last frame.
+    /// Scrolls a reader or a log. `max` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, max: usize) {
         match self {
-            Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) => {
-                crate::state::scroll(scroll, by, max);
-            }
+            Dialog::Reader(reader) => crate::state::scroll(&mut reader.scroll, by, max),
             Dialog::Logs(view) => view.scroll(by, max),
             Dialog::Picker { .. } | Dialog::Confirm { .. } | Dialog::Form(_) | Dialog::Jump(_) => {}
         }

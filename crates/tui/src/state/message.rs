@@ -273,4 +273,6 @@ pub struct Measures {
     pub details: usize,
     /// The maximum scroll position of the dialog.
     pub dialog: usize,
+    /// The maximum scroll position of the help.
+    pub help: usize,
 }

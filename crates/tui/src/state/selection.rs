@@ -137,6 +137,9 @@ impl State {
         if let Some(dialog) = &mut self.dialog {
             dialog.scroll(0, measures.dialog);
         }
+        if let Some(position) = &mut self.help {
+            scroll(position, 0, measures.help);
+        }
     }
 
     pub(super) fn focus_details(&mut self, is_focused: bool) {

@@ -33,6 +33,9 @@ impl State {
 
     pub(super) fn go_in_dialog(&mut self, by: isize) {
         let servers = self.data.servers().len();
+        if let Some(position) = &mut self.help {
+            return scroll(position, by, self.measures.help);
+        }
         match &mut self.dialog {
             Some(Dialog::Form(form)) => form.go(by.signum()),
             Some(Dialog::Jump(palette)) => palette.go(by),
@@ -59,6 +62,9 @@ impl State {
     }
 
     pub(super) fn submit(&mut self) -> Vec<Effect> {
+        if self.help.is_some() {
+            return self.cancel();
+        }
         match self.dialog.take() {
             None => self.is_searching = false,
             Some(Dialog::Picker { at }) => self.pick(at),
@@ -73,7 +79,7 @@ impl State {
                     self.select_id(&target.row);
                 }
             }
-            closed @ Some(Dialog::Help { .. } | Dialog::Reader(_) | Dialog::Logs(_)) => {
+            closed @ Some(Dialog::Reader(_) | Dialog::Logs(_)) => {
                 self.dialog = closed;
                 return self.cancel();
             }
@@ -83,6 +89,9 @@ impl State {
 
     pub(super) fn cancel(&mut self) -> Vec<Effect> {
         self.notice = None;
+        if self.help.take().is_some() {
+            return Vec::new();
+        }
         match self.dialog.take() {
             Some(Dialog::Reader(ResultDialog { waits_for: Some(ticket), .. })) => {
                 return vec![Effect::Forget { ticket }];

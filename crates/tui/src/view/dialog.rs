@@ -20,7 +20,6 @@ use crate::view::{draw_lines, form, framed, open};
 /// Draws the dialog. Returns its maximum scroll position.
 pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
     match dialog {
-        Dialog::Help { scroll } => draw_help(frame, body, *scroll, theme),
         Dialog::Picker { at } => draw_picker(frame, body, *at, state, theme),
         Dialog::Confirm { question, .. } => draw_question(frame, body, question, theme),
         Dialog::Form(form) => form::draw(frame, body, form, theme),
@@ -52,7 +51,8 @@ pub(super) fn open_dialog(
     open(frame, area, block)
 }
 
-fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> usize {
+/// Draws the keys over everything else. Returns the maximum scroll position.
+pub(crate) fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> usize {
     let mut lines = Vec::new();
     let mut group = "";
     for binding in &KEYS {

@@ -9,52 +9,67 @@ use crate::state::dialog::Dialog;
 use crate::state::form::FormTarget;
 use crate::state::message::{LinkStatus, Panel};
 use crate::state::table::Tone;
-use crate::view::text::{fit, width};
+use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
 
 /// A key, and its meaning in one word.
 type Hint = (&'static str, &'static str);
 
-/// The last hints of each panel. They are always visible.
+/// The last hints of each line. They are always visible.
 const ALWAYS: [Hint; 2] = [("?", "help"), ("q", "quit")];
+const IN_DIALOG: [Hint; 2] = [("?", "help"), ("q", "close")];
+const WHILE_WRITING: [Hint; 2] = [("F1", "help"), ("Ctrl-C", "quit")];
 
 pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let room = usize::from(area.width);
-    let line = if let Some(notice) = &state.notice {
-        let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
-        Line::styled(fit(&format!(" {mark} {}", notice.text), room), style)
-    } else if let Some(dialog) = &state.dialog {
-        hint_line(dialog_hints(dialog), &[], room, theme)
-    } else if state.is_searching {
-        Line::from(vec![
-            Span::styled(format!(" /{}", fit(&state.query, room / 2)), theme.strong()),
-            Span::styled(" ", theme.selected()),
-            Span::styled("  Enter applies, Esc clears", theme.dim()),
-        ])
-    } else if let LinkStatus::Lost { reason, retry_in } = &state.link {
-        let text = format!(" ✗ trying again in {} s: {reason}", retry_in.as_secs().max(1));
-        Line::styled(fit(&text, room), theme.error())
-    } else {
-        hint_line(&panel_hints(state), &ALWAYS, room, theme)
+    let last: &[Hint] = match &state.dialog {
+        _ if state.help.is_some() => &IN_DIALOG[1..],
+        Some(Dialog::Form(_) | Dialog::Jump(_)) => &WHILE_WRITING,
+        Some(_) => &IN_DIALOG,
+        None if state.is_searching => &WHILE_WRITING,
+        None => &ALWAYS,
     };
-    frame.render_widget(line, area);
+    // A text gets the room that the last hints leave.
+    let room_of_text = room - last.iter().map(columns).sum::<usize>() - 2;
+    let before = if let Some(notice) = &state.notice {
+        let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
+        vec![Span::styled(pad(&format!("{mark} {}", notice.text), room_of_text, false), style)]
+    } else if state.help.is_some() {
+        hints_that_fit(&[("j/k", "scroll"), ("Esc", "close")], room_of_text, theme)
+    } else if let Some(dialog) = &state.dialog {
+        hints_that_fit(dialog_hints(dialog), room_of_text, theme)
+    } else if state.is_searching {
+        let mut spans = vec![
+            Span::styled(format!("/{}", fit(&state.query, room / 3)), theme.strong()),
+            Span::styled(" ", theme.selected()),
+            Span::raw(" "),
+        ];
+        spans.extend(hints_that_fit(&[("Enter", "apply"), ("Esc", "clear")], room / 3, theme));
+        spans
+    } else if let LinkStatus::Lost { reason, retry_in } = &state.link {
+        let text = format!("✗ retry in {} s: {reason}", retry_in.as_secs().max(1));
+        vec![Span::styled(pad(&text, room_of_text, false), theme.error())]
+    } else {
+        hints_that_fit(&panel_hints(state), room_of_text, theme)
+    };
+    let spans = [Span::raw(" ")].into_iter().chain(before).chain(hints_that_fit(last, room, theme));
+    frame.render_widget(Line::from_iter(spans), area);
 }
 
-/// Returns the hints that fit, with all of `last` at the end.
-fn hint_line(hints: &[Hint], last: &[Hint], room: usize, theme: Theme) -> Line<'static> {
-    let columns = |(key, word): &Hint| width(key) + width(word) + 3;
-    let mut left = room.saturating_sub(1 + last.iter().map(columns).sum::<usize>());
-    let mut spans = vec![Span::raw(" ")];
+fn columns((key, word): &Hint) -> usize {
+    width(key) + width(word) + 3
+}
+
+fn hints_that_fit(hints: &[Hint], room: usize, theme: Theme) -> Vec<Span<'static>> {
+    let mut left = room;
     let fitting = hints.iter().filter(|hint| {
         let fits = columns(hint) <= left;
         left -= if fits { columns(hint) } else { 0 };
         fits
     });
-    for (key, word) in fitting.collect::<Vec<_>>().into_iter().chain(last) {
-        spans.push(Span::styled(*key, theme.key()));
-        spans.push(Span::styled(format!(" {word}  "), theme.dim()));
-    }
-    Line::from(spans)
+    fitting
+        .flat_map(|(key, word)| [Span::styled(*key, theme.key()), Span::styled(format!(" {word}  "), theme.dim())])
+        .collect()
 }
 
 fn panel_hints(state: &State) -> Vec<Hint> {
@@ -83,7 +98,6 @@ fn panel_hints(state: &State) -> Vec<Hint> {
 
 fn dialog_hints(dialog: &Dialog) -> &'static [Hint] {
     match dialog {
-        Dialog::Help { .. } => &[("j/k", "scroll"), ("Esc", "close"), ("q", "close")],
         Dialog::Picker { .. } => &[("j/k", "choose"), ("Enter", "apply"), ("Esc", "cancel")],
         Dialog::Confirm { .. } => &[("y", "yes"), ("n", "no")],
         Dialog::Form(form) => match form.target {
@@ -98,15 +112,10 @@ fn dialog_hints(dialog: &Dialog) -> &'static [Hint] {
             }
         },
         Dialog::Reader(reader) if reader.waits_for.is_some() => &[("Esc", "cancel the request")],
-        Dialog::Reader(_) => &[("j/k", "scroll"), ("y", "copy"), ("Esc", "close"), ("q", "close")],
-        Dialog::Logs(_) => &[
-            ("j/k", "scroll"),
-            ("g/G", "first/last, follow"),
-            ("v", "level"),
-            ("y", "copy"),
-            ("Esc", "close"),
-            ("q", "close"),
-        ],
+        Dialog::Reader(_) => &[("j/k", "scroll"), ("y", "copy"), ("Esc", "close")],
+        Dialog::Logs(_) => {
+            &[("j/k", "scroll"), ("g/G", "first/last, follow"), ("v", "level"), ("y", "copy"), ("Esc", "close")]
+        }
         Dialog::Jump(_) => &[("↑↓", "choose"), ("Enter", "go there"), ("Esc", "cancel")],
     }
 }

@@ -221,6 +221,11 @@ fn use14_a_small_terminal_shows_failures_and_the_overall_state_first() {
     assert!(lines[5].contains("✗ failed") && lines[5].contains("No such file or directory"), "{frame}");
 }
 
+/// Returns the last line of a frame.
+fn footer(state: &mut State, columns: u16) -> String {
+    text(&buffer(state, columns, 24, Theme::Monochrome)).lines().last().unwrap_or_default().to_owned()
+}
+
 #[test]
 fn use14_every_footer_has_the_keys_for_help_and_quit() {
     for panel in Panel::ALL.iter().copied() {
@@ -229,11 +234,49 @@ fn use14_every_footer_has_the_keys_for_help_and_quit() {
             if is_open {
                 act(&mut state, Action::Right);
             }
-            let frame = text(&buffer(&mut state, columns, 24, Theme::Monochrome));
-            let last = frame.lines().last().unwrap_or_default().to_owned();
+            let last = footer(&mut state, columns);
             assert!(last.contains("? help") && last.contains("q quit"), "{panel:?}: {last}");
         }
     }
+}
+
+#[test]
+fn use14_footers_of_dialogs_and_messages_have_the_keys_for_help_and_quit() {
+    for (panel, action, expected) in [
+        (Panel::Overview, Action::Filter, ["? help", "q close"]),
+        (Panel::Overview, Action::Logs, ["? help", "q close"]),
+        (Panel::Servers, Action::Restart, ["? help", "q close"]),
+        (Panel::Resources, Action::Read, ["? help", "q close"]),
+        (Panel::Overview, Action::Jump, ["F1 help", "Ctrl-C quit"]),
+        (Panel::Overview, Action::Search, ["F1 help", "Ctrl-C quit"]),
+        (Panel::Tools, Action::Call, ["F1 help", "Ctrl-C quit"]),
+        (Panel::Prompts, Action::Call, ["F1 help", "Ctrl-C quit"]),
+    ] {
+        let mut state = at(panel);
+        if action == Action::Restart {
+            state.update(UiEvent::Select { section: 1, row: 2 });
+        }
+        act(&mut state, action);
+        let last = footer(&mut state, 80);
+        assert!(expected.iter().all(|hint| last.contains(hint)), "{panel:?} {action:?}: {last}");
+        // The help covers the dialog and gives it back.
+        let before = state.dialog.clone();
+        act(&mut state, Action::Help);
+        assert!(text(&buffer(&mut state, 80, 24, Theme::Monochrome)).contains("Keys (Esc closes)"));
+        state.update(UiEvent::Cancel);
+        assert!(state.help.is_none() && state.dialog == before, "{panel:?} {action:?}");
+    }
+    let mut state = at(Panel::Overview);
+    state.update(UiEvent::Notice(StatusMessage::bad(&"long ".repeat(50))));
+    let last = footer(&mut state, 80);
+    assert!(last.contains("✗ long") && last.contains("? help") && last.contains("q quit"), "{last}");
+    state.update(UiEvent::Link(LinkStatus::Lost {
+        reason: "gone ".repeat(50),
+        retry_in: std::time::Duration::from_secs(4),
+    }));
+    act(&mut state, Action::First);
+    let last = footer(&mut state, 80);
+    assert!(last.contains("retry in") && last.contains("? help") && last.contains("q quit"), "{last}");
 }
 
 #[test]

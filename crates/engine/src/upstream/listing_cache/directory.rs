@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use aws_lc_rs::hmac;
+use goblin_wire::units;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -139,7 +140,7 @@ impl Directory {
         }
         match total <= MAX_CACHE_BYTES {
             true => Ok(()),
-            false => Err(io::Error::other(format!("the listing does not fit into {MAX_CACHE_BYTES} bytes"))),
+            false => Err(io::Error::other(format!("the listing does not fit into {}", units::bytes(MAX_CACHE_BYTES)))),
         }
     }
 }
@@ -177,7 +178,7 @@ fn read_private(path: &Path, max: u64) -> Result<(File, Vec<u8>), ReadError> {
     let mut bytes = Vec::new();
     (&file).take(max + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > max {
-        true => Err(ReadError::Foreign(format!("{} has more than {max} bytes", path.display()))),
+        true => Err(ReadError::Foreign(format!("{} has more than {}", path.display(), units::bytes(max)))),
         false => Ok((file, bytes)),
     }
 }

@@ -9,7 +9,7 @@ use goblin_catalog::listing::{Definition, List, Listing, read_entries, weight};
 use goblin_config::{Server, Sharing, Transport};
 use goblin_wire::json::{self, quote};
 use goblin_wire::memory::{BufferKind, Memory};
-use goblin_wire::{Dialect, Hello, MAX_LIST_ENTRIES, Message, Outcome};
+use goblin_wire::{Dialect, Hello, MAX_LIST_ENTRIES, Message, Outcome, units};
 
 use crate::upstream::fetch::{COPIES, MAX_LIST_BYTES, MAX_TEMPLATES, SHORT_LIST, remove_misannotated};
 
@@ -148,10 +148,14 @@ pub(super) fn parse(body: Bytes, memory: &Arc<Memory>, is_http: bool) -> Result<
             entries.sort_by(|one, other| one.native.cmp(&other.native));
         }
         let reserved = memory.reserve(BufferKind::Listings, COPIES * weight(&entries));
-        listing.set(list, entries, reserved.map_err(|full| format!("maxMemory is {} bytes", full.value))?);
+        listing.set(
+            list,
+            entries,
+            reserved.map_err(|full| format!("maxMemory is {}", units::bytes(full.value as u64)))?,
+        );
     }
     match listing.weight() > MAX_LIST_BYTES {
-        true => Err(format!("the lists take more than {MAX_LIST_BYTES} bytes")),
+        true => Err(format!("the lists take more than {}", units::bytes(MAX_LIST_BYTES as u64))),
         false => Ok(listing),
     }
 }
