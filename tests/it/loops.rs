@@ -8,18 +8,20 @@ use tokio::net::TcpSocket;
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
 use crate::home::Home;
+use crate::hostile::counter;
 use crate::scripted_backend::Scripted;
 use crate::support::await_log;
 
 const REASON: &str = "it is this gateway itself";
 const VIA: &str = "dev.goblin/via";
 
-/// The number of tools of the server beside the loop. A gateway that served itself once would add a multiple of
-/// [`MAX_GROWTH`].
+/// The number of tools of the server beside the loop. A gateway that served itself once would list as many again, which
+/// take almost twice [`MAX_LISTED`].
 const TOOLS: usize = 2_000;
-/// The limits in KiB by which a loop may raise the memory, at rest and at its peak. The peak includes one response.
-const MAX_GROWTH: u64 = 5 * 1024;
-const MAX_PEAK_GROWTH: u64 = 15 * 1024;
+/// The bytes by which the lists of a gateway may grow: one response that a client still reads.
+const MAX_LISTED: u64 = 2 << 20;
+/// The limit in KiB by which the memory of the process may grow at its peak. The allocator returns memory late.
+const MAX_PEAK_GROWTH: u64 = 30 * 1024;
 /// The first pause after a loop, in seconds.
 const PAUSE: f64 = 5.0;
 /// A time for which no list may wait.
@@ -37,24 +39,32 @@ async fn tools_of(client: &Client, server: &str) -> usize {
 
 /// The memory of a gateway from a point in time.
 struct Memory {
+    client: Client,
     pid: u32,
     before: u64,
+    listed: u64,
 }
 
 impl Memory {
     /// Resets the peak of the resident memory.
-    fn of(gateway: &Gateway) -> Memory {
+    async fn of(gateway: &Gateway) -> Memory {
         let pid = gateway.child.id().expect("the process runs");
         std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the peak is reset");
-        Memory { pid, before: kibibytes(pid, "VmRSS:") }
+        let client = gateway.client().await;
+        Memory { pid, before: kibibytes(pid, "VmRSS:"), listed: listed(&client).await, client }
     }
 
     async fn assert_flat(&self) {
         let grown = kibibytes(self.pid, "VmHWM:").saturating_sub(self.before);
         assert!(grown < MAX_PEAK_GROWTH, "{grown} KiB more than the {} KiB before", self.before);
-        let is_flat = async || (kibibytes(self.pid, "VmRSS:") < self.before + MAX_GROWTH).then_some(());
-        eventually("the memory is as before", is_flat).await;
+        let is_flat = async || (listed(&self.client).await < self.listed + MAX_LISTED).then_some(());
+        eventually("the lists are as before", is_flat).await;
     }
+}
+
+/// Returns the bytes that all lists of a gateway take.
+async fn listed(client: &Client) -> u64 {
+    counter(client, "goblin_memory_reserved_bytes", r#"kind="listings""#).await
 }
 
 /// Returns a line of the process's status, a number of KiB.
@@ -112,7 +122,7 @@ impl Looped {
     /// Adds a server that leads back to the gateway. The gateway rejects itself at the handshake, before any list, status
     /// shows the reason, and the memory stays.
     async fn assert_dropped(&self, entry: Value) {
-        let (before, memory) = (self.client.tool_names().await.len(), Memory::of(&self.gateway));
+        let (before, memory) = (self.client.tool_names().await.len(), Memory::of(&self.gateway).await);
         self.add(entry);
         await_log(&self.gateway, &[r#"server="self""#, REASON]).await;
         assert_eq!(connections(&self.gateway), 0);
@@ -207,15 +217,11 @@ async fn use1_a_gateway_that_starts_in_front_of_itself_drops_itself_and_delays_n
     let url = format!("http://localhost:{port}/mcp");
     let (_home, gateway) = start_with(port, json!({ "a": server(), "self": { "url": url } })).await;
     let tools = plain.client().await.tool_names().await.len();
-    assert_eq!(
-        gateway.client().await.tool_names().await.len(),
-        tools,
-        "the first list waits for the other server only"
-    );
+    let client = gateway.client().await;
+    assert_eq!(client.tool_names().await.len(), tools, "the first list waits for the other server only");
     await_log(&gateway, &[r#"server="self""#, REASON]).await;
     assert_eq!(connections(&gateway), 0);
-    let pid = |gateway: &Gateway| gateway.child.id().expect("the process runs");
-    let memory = Memory { pid: pid(&gateway), before: kibibytes(pid(&plain), "VmRSS:") };
+    let memory = Memory { pid: gateway.child.id().expect("it runs"), client, ..Memory::of(&plain).await };
     memory.assert_flat().await;
 }
 
@@ -272,7 +278,7 @@ async fn use1_two_gateways_in_front_of_each_other_converge_to_a_chain() {
     let looped = Looped::start().await;
     let other = Gateway::with_servers(json!({ "b": server(), "first": { "url": looped.gateway.url() } })).await;
     let outer = other.client_seeing("first_a_echo").await;
-    let before = outer.tool_names().await.len();
+    let (before, memory) = (outer.tool_names().await.len(), Memory::of(&looped.gateway).await);
     looped.add(json!({ "url": other.url() }));
     await_log(&looped.gateway, &[r#"server="self""#, REASON]).await;
     eventually("one link is cut", async || {
@@ -283,6 +289,7 @@ async fn use1_two_gateways_in_front_of_each_other_converge_to_a_chain() {
     assert!(connections(&looped.gateway) <= 1, "the first lists end the connection");
     assert!(!other.log().iter().any(|line| line.contains(REASON)), "only the older gateway cuts its link");
     assert!(!outer.call_text("first_a_echo", r#"{"text":"hello"}"#).await.is_empty(), "the chain works");
+    memory.assert_flat().await;
 }
 
 #[tokio::test]
@@ -311,6 +318,25 @@ async fn use1_a_ring_of_three_gateways_keeps_two_connections() {
         (counts == [own, 2 * own, 3 * own]).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn use1_the_memory_of_a_removed_server_is_freed() {
+    let home = Home::new(&config(json!({ "a": fixture_server(&[]) })));
+    let (gateway, client) = home.gateway("a_echo").await;
+    let (before, memory) = (listed(&client).await, Memory::of(&gateway).await);
+    let large = fixture_server(&["--tools", &(10 * TOOLS).to_string()]);
+    home.scratch.write("goblin.json", &config(json!({ "a": fixture_server(&[]), "large": large })).to_string());
+    eventually("its lists are there", async || (listed(&client).await > 10 * MAX_LISTED).then_some(())).await;
+    let grown = kibibytes(memory.pid, "VmRSS:");
+    home.scratch.write("goblin.json", &config(json!({ "a": fixture_server(&[]) })).to_string());
+    eventually("its lists are gone", async || (listed(&client).await == before).then_some(())).await;
+    // The allocator returns memory to the system while the process works.
+    let is_freed = async || {
+        listed(&client).await;
+        (kibibytes(memory.pid, "VmRSS:") < memory.before.midpoint(grown)).then_some(())
+    };
+    eventually("the process returned the memory", is_freed).await;
 }
 
 /// A server with another list of gateways each time.

@@ -7,6 +7,8 @@ use sha2::{Digest, Sha256};
 
 /// The number of hash characters at the end of a shortened or contested name.
 const HASH_LETTERS: usize = 6;
+/// The number of characters that a hash has. Two hashes of this length never occur.
+const MAX_HASH_LETTERS: usize = 32;
 
 /// The names that an entry claims.
 #[derive(Clone, Debug)]
@@ -85,8 +87,10 @@ fn fit(name: &str, server: &ServerId, native: &str, max_length: usize) -> String
 }
 
 /// Resolves conflicts. An entry gets the names that no other entry claims and that are not reserved. An entry without
-/// such a name gets a name with a suffix. A name therefore never changes its meaning when another backend appears. A
-/// name with a suffix is safe and short, also if the claimed name is not.
+/// such a name gets a name with a suffix. A name with a suffix is safe and short, also if the claimed name is not.
+///
+/// A name never changes its meaning when another backend appears. So if one entry claims the name with a suffix of
+/// another entry, neither gets it: the claimant loses the name, and the other entry gets a longer suffix.
 pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
     let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, claim) in claims.iter().enumerate() {
@@ -94,44 +98,86 @@ pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) ->
             claimed.entry(name).or_default().push(index);
         }
     }
-    let is_free = |name: &str| claimed.get(name).is_some_and(|claimants| claimants.len() == 1) && !is_reserved(name);
-    let mut names: Vec<ExposedName> = claims
-        .iter()
-        .map(|claim| {
-            let (mut got, lost) = claim.names.iter().cloned().partition::<Vec<_>, _>(|name| is_free(name));
-            let name = if got.is_empty() { String::new() } else { got.remove(0) };
-            ExposedName { name, aliases: got, lost }
-        })
-        .collect();
-    let mut nameless: Vec<usize> = (0..claims.len()).filter(|index| names[*index].name.is_empty()).collect();
-    // The order of names makes the result independent of the order of the claims.
-    nameless.sort_by_key(|index| claims[*index].names.last());
-    let mut taken = HashSet::new();
-    for &index in &nameless {
-        let claim = &claims[index];
-        let stem = safe(claim.names.last().map_or("", String::as_str));
-        let mut letters = HASH_LETTERS;
-        let unique = loop {
-            let candidate = suffixed(&stem, claim.server, claim.native, claim.max_length, letters);
-            let is_unused =
-                !taken.contains(&candidate) && !claimed.contains_key(&*candidate) && !is_reserved(&candidate);
-            if is_unused || letters >= 40 {
-                break candidate;
-            }
-            letters += 2;
+    // The claimed names that are also the name of another entry with a suffix.
+    let mut blocked: HashMap<String, Vec<usize>> = HashMap::new();
+    let (names, nameless) = loop {
+        let is_free = |name: &str| {
+            claimed.get(name).is_some_and(|claimants| claimants.len() == 1)
+                && !is_reserved(name)
+                && !blocked.contains_key(name)
         };
-        taken.insert(unique.clone());
-        names[index].name = unique;
-    }
+        let mut names: Vec<_> = claims.iter().map(|claim| free_names(claim, is_free)).collect();
+        let nameless: Vec<usize> = (0..claims.len()).filter(|index| names[*index].name.is_empty()).collect();
+        let is_taken = |name: &str| claimed.contains_key(name) || is_reserved(name);
+        let before = blocked.len();
+        for (index, name, rejected) in suffixed_names(claims, &nameless, is_taken) {
+            for name in rejected.into_iter().filter(|name| claimed.contains_key(&**name)) {
+                let entries = blocked.entry(name).or_default();
+                if !entries.contains(&index) {
+                    entries.push(index);
+                }
+            }
+            names[index].name = name;
+        }
+        if blocked.len() == before {
+            break (names, nameless);
+        }
+    };
     let is_contested = |name: &str, claimants: &[usize]| {
-        claimants.len() > 1 || claimants.iter().any(|index| nameless.contains(index) && is_reserved(name))
+        claimants.len() > 1
+            || blocked.contains_key(name)
+            || claimants.iter().any(|index| nameless.contains(index) && is_reserved(name))
     };
     let mut contested = BTreeMap::new();
     for (name, claimants) in claimed.iter().filter(|(name, claimants)| is_contested(name, claimants)) {
-        let exposed = claimants.iter().map(|index| names[*index].name.clone());
-        contested.insert((*name).to_owned(), exposed.collect());
+        let entries = claimants.iter().chain(blocked.get(*name).into_iter().flatten());
+        contested.insert((*name).to_owned(), entries.map(|index| names[*index].name.clone()).collect());
     }
     ExposedNames { names, contested }
+}
+
+/// Returns the names that a claim gets. The first is the name in lists, or empty if none is free.
+fn free_names(claim: &NameClaim<'_>, is_free: impl Fn(&str) -> bool) -> ExposedName {
+    let (mut got, lost) = claim.names.iter().cloned().partition::<Vec<_>, _>(|name| is_free(name));
+    let name = if got.is_empty() { String::new() } else { got.remove(0) };
+    ExposedName { name, aliases: got, lost }
+}
+
+/// Returns a name with a suffix for each entry, with the shorter ones that are taken. If two entries have the same one,
+/// both get longer suffixes.
+fn suffixed_names(
+    claims: &[NameClaim<'_>],
+    nameless: &[usize],
+    is_taken: impl Fn(&str) -> bool,
+) -> Vec<(usize, String, Vec<String>)> {
+    let mut open: Vec<(usize, Vec<String>)> = nameless.iter().map(|index| (*index, Vec::new())).collect();
+    let (mut found, mut tried, mut letters) = (Vec::new(), HashSet::new(), HASH_LETTERS);
+    while !open.is_empty() {
+        let candidate = |(index, _): &(usize, Vec<String>)| {
+            let claim = &claims[*index];
+            let stem = safe(claim.names.last().map_or("", String::as_str));
+            suffixed(&stem, claim.server, claim.native, claim.max_length, letters)
+        };
+        let candidates: Vec<_> = open.iter().map(candidate).collect();
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for candidate in &candidates {
+            *counts.entry(candidate).or_default() += 1;
+        }
+        let mut rejected = Vec::new();
+        for ((index, mut shorter), name) in open.into_iter().zip(&candidates) {
+            let is_unique = counts[&**name] == 1 && !tried.contains(name) && !is_taken(name);
+            if is_unique || letters >= MAX_HASH_LETTERS {
+                found.push((index, name.clone(), shorter));
+            } else {
+                shorter.push(name.clone());
+                rejected.push((index, shorter));
+            }
+        }
+        tried.extend(candidates);
+        open = rejected;
+        letters += 2;
+    }
+    found
 }
 
 /// Replaces unsafe characters by `_`.
@@ -230,6 +276,37 @@ mod tests {
         assert!(first.starts_with("a_b_c_") && second.starts_with("a_b_c_") && first != second, "{exposed_names:?}");
         assert_eq!(exposed_names.names[2], "z_c");
         assert_eq!(exposed_names.contested["a_b_c"], [first.clone(), second.clone()]);
+    }
+
+    #[test]
+    fn d4_a_name_with_a_suffix_does_not_move_to_a_server_that_claims_it() {
+        let contested = [("a", "b_c"), ("a_b", "c")];
+        let before = exposed_names(&contested);
+        let (suffixed, hash) = (&before.names[0], before.names[0].strip_prefix("a_b_c_").expect("a suffix"));
+        let claimant = [("a_b_c", hash)];
+        assert_eq!(&exposed_names(&claimant).names[0], suffixed, "alone, the claimant has the name");
+        let after = exposed_names(&[&contested[..], &claimant].concat());
+        assert!(!after.names.contains(suffixed), "{after:?}");
+        assert!(after.names[0].starts_with(&**suffixed), "the suffix is longer: {after:?}");
+        assert!(after.names[2].starts_with(&format!("{suffixed}_")), "{after:?}");
+        assert_eq!(after.names[1], before.names[1]);
+        assert_eq!(after.contested[suffixed], [after.names[2].clone(), after.names[0].clone()]);
+    }
+
+    #[test]
+    fn d4_entries_with_the_same_suffix_both_get_longer_ones() {
+        let (one, other) = (server("a"), server("b"));
+        let short_hash = |server, index: usize| hash(server, &format!("n{index}"), HASH_LETTERS);
+        let hashes: HashMap<_, _> = (0..100_000).map(|index| (short_hash(&one, index), index)).collect();
+        let equal = (0..).find_map(|index| Some((*hashes.get(&short_hash(&other, index))?, index)));
+        let (first, second) = equal.map(|(first, second)| (format!("n{first}"), format!("n{second}"))).expect("a pair");
+        let claim = |server, native| NameClaim { server, native, names: vec!["x".to_owned()], max_length: 48 };
+        let found = resolve_conflicts(&[claim(&one, &first), claim(&other, &second)], |_| false);
+        let names: Vec<_> = found.names.iter().map(|name| &*name.name).collect();
+        assert!(
+            names[0] != names[1] && names.iter().all(|name| name.len() == "x_".len() + HASH_LETTERS + 2),
+            "{names:?}"
+        );
     }
 
     #[test]

@@ -25,7 +25,7 @@ use goblin_wire::via::GatewayId;
 use tokio::sync::{Notify, watch};
 
 use crate::catalog_store::own::OwnCatalogs;
-use crate::catalog_store::slot::{CatalogSlot, ListChangeFlags};
+use crate::catalog_store::slot::{CatalogSlot, KEPT_FOR, ListChangeFlags};
 use crate::catalog_store::start::StartPhase;
 use crate::client::caller::Caller;
 use crate::client::{Client, ClientRegistry, ListVersions};
@@ -374,14 +374,31 @@ impl CatalogStore {
     }
 
     /// Publishes catalogs. Building runs outside the worker threads, because backends decide how much they list. No
-    /// other task publishes.
+    /// other task publishes. Frees the pages of earlier catalogs in time, also if no other catalog follows.
     async fn publish_all(self: &Arc<CatalogStore>, observe: &Arc<Observe>) {
+        let mut has_pages = false;
         loop {
-            self.changed.notified().await;
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(KEPT_FOR), if has_pages => {
+                    has_pages = self.free_outdated_pages();
+                    continue;
+                }
+            }
+            has_pages = true;
             let (catalogs, observe) = (Arc::clone(self), Arc::clone(observe));
             worker::offload(move || catalogs.publish(&observe)).await;
             tokio::time::sleep(GATHER).await;
         }
+    }
+
+    /// Reports whether pages are left that a client may still read.
+    fn free_outdated_pages(&self) -> bool {
+        let inputs = self.inputs.load_full();
+        let slots = inputs.views.profiles.values().map(|profile| &*profile.slot).chain([&self.whole]);
+        // Every slot frees its pages.
+        let has_pages = slots.fold(false, |has_pages, slot| has_pages | slot.free_outdated_pages());
+        self.own.free_outdated_pages() | has_pages
     }
 
     /// Builds the search indexes of each new catalog in advance, so that searches need not wait. Skips catalogs that

@@ -192,6 +192,14 @@ impl OwnCatalogs {
         self.find(caller).is_some_and(|own| own.contains(listing))
     }
 
+    /// Frees the outdated pages of all clients. Reports whether other pages are kept.
+    pub(super) fn free_outdated_pages(&self) -> bool {
+        let table = self.table.read();
+        let slots = table.sessions.values().chain(&table.groups).map(|own| own.slot.free_outdated_pages());
+        // Every slot frees its pages.
+        slots.fold(false, |has_pages, kept| has_pages | kept)
+    }
+
     /// Replaces the catalogs of all clients. `shared` returns the catalog of the shared links for a client, and `make`
     /// builds one with other listings. Returns the slots that have changed.
     pub(super) fn publish(

@@ -21,7 +21,7 @@ use crate::client::ListVersions;
 /// The number of replaced catalogs with kept pages, and the time that they are kept. Catalogs change in quick
 /// succession while backends start, and a client may read a list slowly.
 const KEPT: usize = 16;
-const KEPT_FOR: Duration = Duration::from_secs(60);
+pub(super) const KEPT_FOR: Duration = Duration::from_secs(60);
 /// The maximum number of bytes of kept pages per slot. The oldest pages go first, and their cursors are rejected.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
@@ -152,6 +152,18 @@ impl CatalogSlot {
         drop(outdated);
     }
 
+    /// Frees the pages that no client may read any more. Reports whether other pages are kept.
+    pub(super) fn free_outdated_pages(&self) -> bool {
+        let mut before = self.before();
+        let (kept, outdated): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut *before).into_iter().partition(|kept| kept.replaced.elapsed() < KEPT_FOR);
+        *before = kept;
+        let has_pages = !before.is_empty();
+        drop(before);
+        drop(outdated);
+        has_pages
+    }
+
     /// Notifies the watchers of this slot.
     pub(super) fn notify_watchers(&self, changed: &ListChangeFlags) {
         let tools = self.count_changes(&changed.tools);
@@ -214,6 +226,24 @@ mod tests {
         // Another rule replaces the first. A client of the first place, which saw version 2, moves to the second.
         assert_eq!(count(&[true, true]), [3, 3]);
         assert_eq!(count(&[]), [3, 3]);
+    }
+
+    #[test]
+    fn res11_outdated_pages_are_freed() {
+        let mut config = Config::default();
+        config.policies.page_size = 5;
+        config.meta_tools.enabled = MetaListing::Always;
+        let settings = CatalogSettings::new(&config);
+        let catalog = |version| Arc::new(build(version, &settings, Vec::new()));
+        let (slot, observe) = (CatalogSlot::new(catalog(1), ListVersions::default()), Observe::default());
+        let reserved = || slot.before().iter().map(|kept| kept.reserved.bytes()).sum::<usize>();
+        let viewer = Viewer { dialect: Dialect::NEWEST, program: None };
+        slot.page(viewer, List::Tools, None).expect("a list is begun");
+        slot.put(catalog(2), &observe);
+        assert!(slot.free_outdated_pages() && reserved() > 0, "a client may read them");
+        slot.before().front_mut().expect("kept pages").replaced -= KEPT_FOR;
+        assert!(!slot.free_outdated_pages());
+        assert_eq!(reserved(), 0);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
             let size = size_of(shown.definition);
             let members = members.string("id", shown.identifier).string("name", &*name);
             let members = members.string("mimeType", mime.as_deref()).raw("size", size);
-            let size = size.and_then(|size| size.parse().ok()).map(units::bytes);
+            let size = size.and_then(|size| size.parse::<f64>().ok()).map(|size| units::bytes(size as u64));
             (members, Some([Some(name), mime, size].into_iter().flatten().collect::<Vec<_>>().join(", ")))
         }
         List::Templates => {
@@ -107,7 +107,7 @@ mod tests {
             List::Resources,
             r#"{"uri":"u","name":"n","mimeType":"text/plain","size":1.50e3}"#,
             r#"{"uri":"s_x","id":"s_x","name":"n","mimeType":"text/plain","size":1.50e3,"serverId":"s"}"#,
-            "s_x - n, text/plain, 1.50e3 bytes (s)",
+            "s_x - n, text/plain, 1.5 KiB (s)",
         );
         check(
             List::Resources,

@@ -1,15 +1,17 @@
 //! Writes an input schema as one line per argument. The lines replace the schema, which takes more tokens. A schema that
 //! the lines cannot express completely stays JSON.
 
+use std::borrow::Cow;
+
 use goblin_wire::json::{self, Span};
 
 use crate::meta::describe::{argument, string_in};
 
-/// Returns one line per argument. Returns `None` if the lines would omit a part of the schema.
+/// Returns one line per argument. Returns `None` if the lines would omit a part of the schema. Titles that only repeat
+/// the name are no such part.
 pub(crate) fn argument_lines(text: &str, schema: Span) -> Option<Vec<String>> {
-    let is_plain = |key: &str| {
-        matches!(key, "type" | "properties" | "required" | "additionalProperties" | "$schema" | "title" | "description")
-    };
+    let is_plain =
+        |key: &str| matches!(key, "type" | "properties" | "required" | "additionalProperties" | "$schema" | "title");
     let is_nested = |key: &str| !matches!(key, "properties" | "required");
     if !schema.get(text).starts_with('{') {
         return None;
@@ -22,16 +24,37 @@ pub(crate) fn argument_lines(text: &str, schema: Span) -> Option<Vec<String>> {
     }
     let required = json::member(text, schema, "required");
     let required: Vec<_> = required.into_iter().flat_map(|list| json::elements(text, list)).collect();
-    let is_required = |key: &str| required.iter().any(|at| json::string(text, *at).as_deref() == Some(key));
+    let required: Vec<_> = required.into_iter().filter_map(|at| json::string(text, at)).collect();
     let properties = json::member(text, schema, "properties");
-    let properties = properties.into_iter().flat_map(|properties| json::members(text, properties));
-    let line = |property: json::Member| {
+    let properties: Vec<_> = properties.into_iter().flat_map(|properties| json::members(text, properties)).collect();
+    let line = |property: &json::Member| {
         let key = property.key(text);
         let mut hints = hints(text, property.value)?;
-        hints.extend(is_required(&key).then(|| "required".to_owned()));
-        Some(argument(&key, &hints, &string_in(text, property.value, "description")))
+        hints.extend(required.contains(&key).then(|| "required".to_owned()));
+        Some(argument(&key, &hints, &description(text, property.value, &key)))
     };
-    properties.map(line).collect()
+    let mut lines = properties.iter().map(line).collect::<Option<Vec<_>>>()?;
+    let is_undescribed = |key: &&Cow<'_, str>| properties.iter().all(|property| property.key(text) != **key);
+    for key in required.iter().filter(is_undescribed) {
+        lines.push(argument(key, &["any".to_owned(), "required".to_owned()], ""));
+    }
+    if json::member(text, schema, "additionalProperties").is_some_and(|at| at.get(text) == "false") {
+        lines.push("  no other arguments".to_owned());
+    }
+    Some(lines)
+}
+
+/// Returns the description of an argument, after its title if the title says more than the name.
+fn description(text: &str, schema: Span, key: &str) -> String {
+    let letters =
+        |text: &str| text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+    let [title, description] = ["title", "description"].map(|key| string_in(text, schema, key));
+    let is_repeated = letters(&title) == letters(key) || letters(&title) == letters(&description);
+    match (title.is_empty() || is_repeated, description.is_empty()) {
+        (true, _) => description,
+        (false, true) => title,
+        (false, false) => format!("{title}: {description}"),
+    }
 }
 
 /// Returns the type of an argument, then its other keywords. Returns `None` if one of them has parts.
@@ -109,16 +132,28 @@ mod tests {
         );
         let expected = concat!(
             "  a (string, required) - the first\n  b (x|y)\n  c (integer|null)\n  d (any)\n",
-            "  e (integer, minimum 1, default \"q\")\n  f (string[])\n  g (string|null, default null)",
+            "  e (integer, minimum 1, default \"q\")\n  f (string[])\n  g (string|null, default null)\n  no other arguments",
         );
         assert_eq!(lines(schema).as_deref(), Some(expected));
         assert_eq!(lines("{}").as_deref(), Some(""));
     }
 
     #[test]
+    fn use13_a_required_argument_and_a_title_of_its_own_are_kept() {
+        let schema = concat!(
+            r#"{"required":["a","x"],"properties":{"a":{"title":"ISO date"},"#,
+            r#""b_c":{"title":"B C","description":"d"},"e":{"title":"Unit","description":"of length"}}}"#
+        );
+        let expected =
+            "  a (any, required) - ISO date\n  b_c (any) - d\n  e (any) - Unit: of length\n  x (any, required)";
+        assert_eq!(lines(schema).as_deref(), Some(expected));
+    }
+
+    #[test]
     fn a_schema_that_lines_cannot_express_stays_json() {
         for schema in [
             r#"{"$defs":{}}"#,
+            r#"{"description":"either a or b"}"#,
             "[]",
             r#"{"oneOf":[]}"#,
             r#"{"additionalProperties":{"type":"string"}}"#,

@@ -267,7 +267,7 @@ fn use14_footers_of_dialogs_and_messages_have_the_keys_for_help_and_quit() {
         assert!(state.help.is_none() && state.dialog == before, "{panel:?} {action:?}");
     }
     let mut state = at(Panel::Overview);
-    state.update(UiEvent::Notice(StatusMessage::bad(&"long ".repeat(50))));
+    state.update(UiEvent::Notice(StatusMessage::bad("long ".repeat(50))));
     let last = footer(&mut state, 80);
     assert!(last.contains("✗ long") && last.contains("? help") && last.contains("q quit"), "{last}");
     state.update(UiEvent::Link(LinkStatus::Lost {
