@@ -94,7 +94,7 @@ fn connections(gateway: &Gateway) -> usize {
     log[..until].iter().filter(|line| is_own(line) && line.contains("backend ready")).count()
 }
 
-/// A gateway whose configuration changes while it runs.
+/// A gateway with a configuration that changes while it runs.
 struct Looped {
     home: Home,
     gateway: Gateway,
@@ -201,7 +201,7 @@ fn reserved_port() -> (TcpSocket, u16) {
     (socket, port)
 }
 
-/// Starts a gateway whose first lists would wait very long for a server that does not settle.
+/// Starts a gateway with first lists that would wait very long for a server that does not settle.
 async fn start_with(port: u16, servers: Value) -> (Home, Gateway) {
     let mut config = config(servers);
     config["gateway"] = json!({ "startWait": LONG });
@@ -470,7 +470,7 @@ async fn use1_agents_and_commands_on_other_machines_are_accepted() {
     assert!(checked.code == Some(1) && failed == 1, "only the gateway itself fails: {checked:?}");
 }
 
-/// Returns the processes whose command line has this text.
+/// Returns the processes with this text in their command lines.
 fn processes(text: &str) -> Vec<u32> {
     let ids = std::fs::read_dir("/proc").expect("Linux lists processes").flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -1,9 +1,8 @@
 //! Finds entries of `mcpServers` that lead back to the gateway of the same configuration.
 //!
 //! An entry leads to a gateway by its URL, by the command `goblin stdio` or `goblin serve`, or by a known bridge with a
-//! URL. The records of running gateways name the addresses in use, whatever the configuration says. An address in the
-//! arguments of another program is no proof: the program may be an agent that uses the gateway. The running gateway
-//! finds the remaining loops itself.
+//! URL. The records of running gateways name the addresses in use. An address in the arguments of another program is
+//! no proof: the program may be an agent that uses the gateway. The running gateway finds the remaining loops itself.
 
 mod command;
 
@@ -140,7 +139,7 @@ impl KnownGateways {
         }
     }
 
-    /// Returns the gateway whose URL is one of these words, or the value of an option among them.
+    /// Returns the gateway with a URL that is one of these words, or the value of an option among them.
     fn lead_of_words(&self, words: &[String]) -> Option<GatewayLead> {
         let urls = words.iter().flat_map(|word| [Some(word.as_str()), word.split_once('=').map(|(_, value)| value)]);
         urls.flatten().find_map(|url| self.lead_of_url(url))
