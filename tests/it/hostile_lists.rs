@@ -124,7 +124,7 @@ async fn hard2_a_list_beyond_the_limit_is_reported_and_the_last_one_stays() {
     mode.store(1, Ordering::SeqCst);
     client.call("hostile_t", json!({})).await;
     await_limit(&client, "listBytes").await;
-    await_log(&gateway, &["hostile", "tools/list", "listBytes, 67108864 bytes"]).await;
+    await_log(&gateway, &["hostile", "tools/list", "listBytes, 64 MiB"]).await;
     let reported = eventually("the status reports the limit", || async {
         let status = get_admin(&client, "/api/servers").await;
         status.body.contains("listBytes").then_some(status.body)
