@@ -28,7 +28,8 @@ use crate::style::{is_colourful, paint_if, plural, width, wrap};
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The events that these lines show. A log on the same terminal leaves them out, unless the user chose its level.
-pub(crate) const SHOWN_BY_LINES: &[EventKind] = &[EventKind::BackendFailed, EventKind::ServerMisconfigured];
+pub(crate) const SHOWN_BY_LINES: &[EventKind] =
+    &[EventKind::BackendFailed, EventKind::Ready, EventKind::ServerMisconfigured];
 
 const STOPPED: &str = "it was stopped";
 
