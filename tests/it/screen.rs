@@ -11,6 +11,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tokio::process::{Child, Command};
 
 use crate::harness::{TIMEOUT, eventually};
+use crate::terminal::pair;
 
 pub struct Screen {
     parser: Arc<Mutex<vt100::Parser>>,
@@ -36,17 +37,11 @@ fn size(count: u16) -> NonZero<u16> {
 impl Screen {
     /// Runs `command` on a terminal of this size.
     pub fn run(mut command: Command, columns: u16, rows: u16) -> Screen {
-        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&near).expect("the terminal can be granted");
-        unlockpt(&near).expect("open");
-        let name = ptsname(&near, Vec::new()).expect("a name").into_string().expect("text");
-        let far = File::options().read(true).write(true).open(name).expect("the other side");
+        let (keyboard, far) = pair();
         tcsetwinsize(&far, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
         let end = || far.try_clone().expect("another");
         command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color").env_remove("NO_COLOR");
         let parser = Arc::new(Mutex::new(vt100::Parser::new(size(rows), size(columns), 0)));
-        let keyboard = File::from(near);
         let (mut reader, kept) = (keyboard.try_clone().expect("another"), Arc::clone(&parser));
         std::thread::spawn(move || {
             let (mut buffer, mut unseen) = ([0; 4096], Vec::new());

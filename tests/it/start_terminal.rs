@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
-use crate::harness::{Scratch, fixture_server, goblin, signal};
+use crate::harness::{Scratch, TIMEOUT, eventually, fixture_server, goblin, signal};
 use crate::screen::Screen;
 use crate::support::{path_text, scripted_server};
+use crate::terminal::{fill, unread};
 
 fn gated(gate: &Path) -> Value {
     let script = format!("while [ ! -e '{}' ]; do sleep 0.02; done; exec \"$@\"", path_text(gate));
@@ -118,6 +119,79 @@ async fn use2_the_end_of_its_terminal_stops_the_gateway() {
     signal(screen.child.id().expect("the process runs"), "HUP");
     assert_eq!(screen.ended().await, Some(0));
     assert!(!screen.text().contains("reloaded"), "{}", screen.text());
+}
+
+/// Waits until `goblin status` shows the text.
+async fn status_shows(scratch: &Scratch, text: &str) {
+    eventually(&format!("the status shows {text:?}"), || async {
+        let output = goblin(scratch.path()).arg("status").output().await.expect("the command runs");
+        String::from_utf8_lossy(&output.stdout).contains(text).then_some(())
+    })
+    .await;
+}
+
+async fn terminated(mut child: Child) -> Option<i32> {
+    signal(child.id().expect("the process runs"), "TERM");
+    let ended = tokio::time::timeout(TIMEOUT, child.wait()).await.expect("the process ends");
+    ended.expect("the exit status is known").code()
+}
+
+#[tokio::test]
+async fn use2_a_terminal_that_nobody_reads_delays_nothing() {
+    let scratch = Scratch::new();
+    let gate = scratch.path().join("gate");
+    let mut command = serve(&scratch, json!({ "a": fixture_server(&[]), "slow": gated(&gate) }), &[]);
+    let near = unread(&mut command);
+    fill(&near);
+    let child = command.spawn().expect("goblin starts");
+    status_shows(&scratch, "1 of 2 ready").await;
+    drop(serve(&scratch, json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) }), &[]));
+    status_shows(&scratch, "2 of 2 ready").await;
+    assert_eq!(terminated(child).await, Some(0));
+}
+
+#[tokio::test]
+async fn use2_a_gateway_continues_after_its_terminal_is_gone() {
+    let scratch = Scratch::new();
+    let gate = scratch.path().join("gate");
+    let mut command = serve(&scratch, json!({ "a": fixture_server(&[]), "slow": gated(&gate) }), &[]);
+    let near = unread(&mut command);
+    let child = command.spawn().expect("goblin starts");
+    // Only the process keeps its side of the terminal open.
+    drop(command);
+    status_shows(&scratch, "1 of 2 ready").await;
+    drop(near);
+    std::fs::write(&gate, "").expect("a file");
+    status_shows(&scratch, "2 of 2 ready").await;
+    let servers = json!({ "a": fixture_server(&[]), "b": fixture_server(&[]), "c": fixture_server(&[]) });
+    drop(serve(&scratch, servers, &[]));
+    status_shows(&scratch, "3 of 3 ready").await;
+    assert_eq!(terminated(child).await, Some(0));
+}
+
+#[tokio::test]
+async fn use2_a_changed_server_that_does_not_start_is_reported() {
+    let scratch = Scratch::new();
+    let screen = Screen::run(serve(&scratch, json!({ "a": fixture_server(&[]) }), &[]), 150, 60);
+    screen.shows("Press Ctrl-C to stop.").await;
+    drop(serve(&scratch, json!({ "a": { "command": "/nowhere/server" } }), &[]));
+    let text = screen.shows("✗ a  runs with its previous entry:").await;
+    assert!(line_of(&text, "a").is_some(), "{text}");
+    screen.shows("/nowhere/server").await;
+}
+
+#[tokio::test]
+async fn use2_servers_that_start_late_get_another_summary() {
+    let scratch = Scratch::new();
+    let gate = scratch.path().join("gate");
+    let mut servers = json!({ "a": fixture_server(&[]), "slow": gated(&gate) });
+    servers["loud"] = scripted_server("echo $$ >&2; exit 3", &[]);
+    let screen = Screen::run(serve(&scratch, servers, &[]), 150, 60);
+    screen.shows("1 still starting: slow").await;
+    std::fs::write(&gate, "").expect("a file");
+    let text = screen.shows("2 of 3 servers ready").await;
+    assert!(text.ends_with("1 failed: loud"), "{text}");
+    assert_eq!(text.matches("✗ loud").count(), 1, "the process writes another number each time: {text}");
 }
 
 #[tokio::test]

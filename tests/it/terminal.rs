@@ -17,18 +17,43 @@ pub struct Terminal {
     screen: File,
 }
 
+/// Connects all streams of `command` to a new terminal that nobody reads. Dropping the result closes the terminal.
+pub fn unread(command: &mut Command) -> File {
+    let (near, far) = pair();
+    let end = || far.try_clone().expect("another");
+    command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm-256color");
+    near
+}
+
+/// Writes to the terminal of `near` until a further write would block.
+pub fn fill(near: &File) {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let mut far = File::from(open(name_of(near), flags, Mode::empty()).expect("the other side"));
+    while far.write(&[b' '; 4096]).is_ok() {}
+}
+
+/// Returns both sides of a new terminal.
+pub fn pair() -> (File, File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, unlockpt};
+    let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&near).expect("the terminal can be granted");
+    unlockpt(&near).expect("open");
+    let near = File::from(near);
+    let far = File::options().read(true).write(true).open(name_of(&near)).expect("the other side");
+    (near, far)
+}
+
+fn name_of(near: &File) -> String {
+    rustix::pty::ptsname(near, Vec::new()).expect("a name").into_string().expect("text")
+}
+
 impl Terminal {
     /// Connects `command`'s stdout and stderr to a new terminal.
     pub fn of(command: &mut Command) -> Terminal {
-        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&keyboard).expect("the terminal can be granted");
-        unlockpt(&keyboard).expect("open");
-        let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
-        let screen = File::options().read(true).write(true).open(name).expect("the other side");
+        let (keyboard, screen) = pair();
         command.stdout(screen.try_clone().expect("another")).stderr(screen.try_clone().expect("another"));
         let written = Arc::new(Mutex::new(String::new()));
-        let keyboard = File::from(keyboard);
         let (mut reader, kept) = (keyboard.try_clone().expect("another"), Arc::clone(&written));
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];

@@ -32,7 +32,7 @@ pub(crate) mod listing_view;
 pub(crate) mod lists;
 pub(crate) mod open_requests;
 pub(crate) mod predecessor;
-pub(crate) mod problem;
+pub mod problem;
 pub(crate) mod refresh;
 pub(crate) mod request_meta;
 pub(crate) mod server_request;

@@ -19,6 +19,7 @@ mod load;
 mod log;
 mod loops;
 mod port;
+mod progress;
 mod prompts;
 mod resources;
 mod schema;

@@ -226,9 +226,11 @@ async fn serve(
         app.accept_operators(listener, &listen);
     }
     let banner_task = banner.map(|Addresses { url, has_tcp, socket, .. }| {
+        live_lines::start()?;
         let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
-        worker::spawn(StartLines::new(banner, Arc::clone(app.catalogs())).run(app.readiness()))
+        Ok::<_, std::io::Error>(worker::spawn(StartLines::new(banner, Arc::clone(app.catalogs())).run(app.readiness())))
     });
+    let banner_task = banner_task.transpose().context("cannot start the thread of the terminal")?;
     let shutdown = async move || {
         terminated().await;
         // Remove the record first, so that no new client connects during the shutdown.
@@ -237,7 +239,7 @@ async fn serve(
     let served = app.serve_http(listeners.clients, shutdown).await;
     if let Some(banner_task) = banner_task {
         banner_task.abort();
-        live_lines::clear();
+        live_lines::end();
     }
     served.map(|()| ExitCode::SUCCESS)
 }

@@ -12,16 +12,16 @@ use goblin_catalog::listing::List;
 use goblin_engine::admin::readiness::Readiness;
 use goblin_engine::catalog_store::{CatalogStore, Source};
 use goblin_engine::upstream::availability::{Availability, MisconfiguredServer};
+use goblin_engine::upstream::problem::stable_part;
 use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{EventKind, clean};
 use goblin_wire::units::{self, duration};
-use indicatif::ProgressBar;
 use tokio::sync::watch;
 use unicode_width::UnicodeWidthStr;
 
 use crate::banner::{self, Banner, CLAUDE_PROGRAM};
 use crate::doctor::servers::split;
-use crate::live_lines;
+use crate::live_lines::{self, LiveLine};
 use crate::style::{is_colourful, paint_if, plural, width, wrap};
 
 /// The time between two looks at servers that have all settled.
@@ -31,6 +31,8 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(crate) const SHOWN_BY_LINES: &[EventKind] =
     &[EventKind::BackendFailed, EventKind::Ready, EventKind::ServerMisconfigured];
 
+/// Follows the id of a server whose new entry does not work.
+const RUNS_OLD_ENTRY: &str = "  runs with its previous entry:";
 const STOPPED: &str = "it was stopped";
 
 /// The lines of all servers.
@@ -40,7 +42,15 @@ pub(crate) struct StartLines {
     servers: Vec<ServerLine>,
     /// The misconfigured servers that have a line.
     misconfigured: Arc<Vec<MisconfiguredServer>>,
-    has_summary: bool,
+    summary: SummaryState,
+}
+
+/// Whether the summary is up to date. The first one follows the start, and another one follows late servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SummaryState {
+    Missing,
+    Outdated,
+    Current,
 }
 
 /// A server with its live line while it starts.
@@ -49,7 +59,9 @@ struct ServerLine {
     /// The id of the server, as wide as the ids of all servers.
     label: String,
     since: Instant,
-    live: Option<ProgressBar>,
+    live: Option<LiveLine>,
+    /// Whether the server waits to replace one that runs with the previous entry of the file.
+    is_successor: bool,
     /// Whether a look found the server starting. Without one the time is unknown.
     was_starting: bool,
     result: Option<ServerResult>,
@@ -66,7 +78,13 @@ enum ServerResult {
 
 impl StartLines {
     pub(crate) fn new(banner: Banner, catalogs: Arc<CatalogStore>) -> StartLines {
-        StartLines { banner, catalogs, servers: Vec::new(), misconfigured: Arc::default(), has_summary: false }
+        StartLines {
+            banner,
+            catalogs,
+            servers: Vec::new(),
+            misconfigured: Arc::default(),
+            summary: SummaryState::Missing,
+        }
     }
 
     /// Shows the lines until the gateway stops.
@@ -81,39 +99,48 @@ impl StartLines {
             self.print_misconfigured(colourful);
             self.adopt_servers();
             for server in &mut self.servers {
-                server.look(&self.catalogs, colourful);
+                let has_settled = server.look(&self.catalogs, colourful);
+                if has_settled && self.summary == SummaryState::Current {
+                    self.summary = SummaryState::Outdated;
+                }
             }
-            if state.is_ready() && !self.has_summary {
-                self.print_summary(colourful);
+            let is_settled = self.servers.iter().all(|server| server.live.is_none());
+            match self.summary {
+                SummaryState::Missing if state.is_ready() => self.print_start(colourful),
+                SummaryState::Outdated if is_settled => self.print_summary(colourful),
+                _ => {}
             }
-            let is_idle = self.has_summary && self.servers.iter().all(|server| server.live.is_none());
+            let is_idle = self.summary == SummaryState::Current && is_settled;
             tokio::select! {
                 () = tokio::time::sleep(if is_idle { IDLE } else { live_lines::TICK }) => {}
                 // The gateway has ended.
                 changed = readiness.changed() => if changed.is_err() { break },
             }
         }
-        self.servers.clear();
-        live_lines::clear();
     }
 
-    /// Adds servers that have started, and removes those that no longer run.
+    /// Adds servers that have started, and removes those that no longer run. A changed server waits as the successor of
+    /// the one that runs.
     fn adopt_servers(&mut self) {
         let backends = self.catalogs.backends();
-        self.servers.retain(|server| backends.iter().any(|backend| backend.shares_links(&server.backend)));
-        let widest = backends.iter().map(|backend| backend.id.as_str().width()).max().unwrap_or_default();
-        for backend in backends.iter() {
+        let successors: Vec<_> = backends.iter().filter_map(|backend| backend.successor.load_full()).collect();
+        let all = || backends.iter().chain(&successors);
+        self.servers.retain(|server| all().any(|backend| backend.shares_links(&server.backend)));
+        let widest = self.widest();
+        for (index, backend) in all().enumerate() {
+            let is_successor = index >= backends.len();
             let known = self.servers.iter_mut().find(|server| backend.shares_links(&server.backend));
             if let Some(known) = known {
                 known.backend = Arc::clone(backend);
+                known.is_successor = is_successor;
             } else {
                 let label = padded(backend.id.as_str(), widest);
-                let (live, backend) = (Some(live_lines::add(label.clone())), Arc::clone(backend));
                 self.servers.push(ServerLine {
-                    backend,
+                    backend: Arc::clone(backend),
+                    live: Some(LiveLine::new(label.clone())),
                     label,
                     since: Instant::now(),
-                    live,
+                    is_successor,
                     was_starting: false,
                     result: None,
                 });
@@ -121,56 +148,73 @@ impl StartLines {
         }
     }
 
+    /// Returns the width of the widest id.
+    fn widest(&self) -> usize {
+        let (backends, misconfigured) = (self.catalogs.backends(), self.catalogs.misconfigured());
+        let ids = backends.iter().map(|backend| &backend.id).chain(misconfigured.iter().map(|server| &server.id));
+        ids.map(|id| id.as_str().width()).max().unwrap_or_default()
+    }
+
     /// Prints the servers that have become misconfigured.
     fn print_misconfigured(&mut self, colourful: bool) {
         let misconfigured = self.catalogs.misconfigured();
+        let widest = self.widest();
         for server in misconfigured.iter().filter(|server| !server.is_among(&self.misconfigured)) {
-            let mut reason = server.misconfiguration.reason();
-            if server.is_running {
-                reason += " (until then it runs with its previous entry)";
-            }
-            print_result(server.id.as_str(), &ServerResult::Failed(reason), None, colourful);
+            let result = ServerResult::Failed(server.misconfiguration.reason());
+            let label = padded(server.id.as_str(), widest) + if server.is_running { RUNS_OLD_ENTRY } else { "" };
+            print_result(&label, &result, None, colourful);
         }
         self.misconfigured = misconfigured;
     }
 
-    /// Prints the summary, the failed servers at its end, and the lines for clients.
+    /// Prints the first summary and the lines for clients.
+    fn print_start(&mut self, colourful: bool) {
+        self.print_summary(colourful);
+        let catalog = self.catalogs.catalog();
+        let always_load = matches!(catalog.lists_for(Some(CLAUDE_PROGRAM)).tools, ListedTools::Pinned { .. });
+        live_lines::print(&(banner::client_lines(&self.banner, always_load, colourful) + "\n"));
+    }
+
+    /// Prints the summary with the failed servers at its end.
     fn print_summary(&mut self, colourful: bool) {
-        self.has_summary = true;
-        let results = self.servers.iter().map(|server| (server.backend.id.to_string(), server.result.clone()));
+        self.summary = SummaryState::Current;
+        let running = self.servers.iter().filter(|server| !server.is_successor);
+        let results = running.map(|server| (server.backend.id.to_string(), server.result.clone()));
         let misconfigured = self.catalogs.misconfigured();
         let stopped = misconfigured.iter().filter(|server| !server.is_running);
         let stopped = stopped.map(|server| (server.id.to_string(), Some(ServerResult::Failed(String::new()))));
-        let catalog = self.catalogs.catalog();
-        let always_load = matches!(catalog.lists_for(Some(CLAUDE_PROGRAM)).tools, ListedTools::Pinned { .. });
-        let summary = summary(&results.chain(stopped).collect::<Vec<_>>(), colourful);
-        live_lines::print(&(summary + &banner::client_lines(&self.banner, always_load, colourful) + "\n"));
+        live_lines::print(&summary(&results.chain(stopped).collect::<Vec<_>>(), colourful));
     }
 }
 
 impl ServerLine {
     /// Updates the live line. Prints the result when the server has settled, and again when it recovers, fails or fails
-    /// for another reason.
-    fn look(&mut self, catalogs: &CatalogStore, colourful: bool) {
+    /// for another reason. Reports whether the live line has ended.
+    fn look(&mut self, catalogs: &CatalogStore, colourful: bool) -> bool {
         let result = self.current_result(catalogs);
         if let (Some(live), None) = (&self.live, &result) {
             let state = if self.backend.state() == BackendState::Ready { "lists its entries" } else { "connecting" };
-            live.set_message(format!("{state}, {}", units::span(self.since.elapsed().as_secs(), units::WORDS)));
-            live.tick();
+            live.show(format!("{state}, {}", units::span(self.since.elapsed().as_secs(), units::WORDS)));
             self.was_starting = true;
         }
-        let Some(result) = result else { return };
-        let is_first = self.live.take().inspect(ProgressBar::finish_and_clear).is_some();
+        let Some(result) = result else { return false };
+        let is_first = self.live.take().is_some();
         let is_news = match (&self.result, &result) {
             (Some(ServerResult::Failed(_)), ServerResult::Ready(_)) => true,
-            (Some(before), ServerResult::Failed(reason)) => *before != result && reason != STOPPED,
+            (Some(ServerResult::Failed(before)), ServerResult::Failed(reason)) => {
+                stable_part(before) != stable_part(reason) && reason != STOPPED
+            }
+            (Some(ServerResult::Ready(_)), ServerResult::Failed(reason)) => reason != STOPPED,
             _ => false,
         };
         if is_first || is_news {
             let took = (is_first && self.was_starting).then(|| self.since.elapsed());
-            print_result(&self.label, &result, took, colourful);
+            let is_old = self.is_successor && matches!(result, ServerResult::Failed(_));
+            let label = self.label.clone() + if is_old { RUNS_OLD_ENTRY } else { "" };
+            print_result(&label, &result, took, colourful);
         }
         self.result = Some(result);
+        is_first
     }
 
     /// Returns `None` while the server starts, and until the catalog has its lists.

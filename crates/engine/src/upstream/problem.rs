@@ -16,11 +16,11 @@ use crate::upstream::cause;
 use crate::upstream::child::{Exit, SpawnError};
 
 /// The beginning of the reason for a process that ended.
-const ENDED: &str = "the process ended with ";
+const ENDED: &str = "it ended with ";
 /// Separates a failure from the last lines on stderr, which differ every time.
-const LAST_LINES: &str = "; last lines on stderr: ";
+const LAST_LINES: &str = "; last on stderr: ";
 /// Separates a failure from the lines on stderr that name its cause.
-const CAUSE: &str = "; stderr names the cause: ";
+const CAUSE: &str = "; cause: ";
 /// Separates a failure from a line on stdout that is not a message.
 const BUT: &str = ", but ";
 /// Separates a failure from an error or a text of the server.
@@ -207,7 +207,7 @@ fn remedy_for(status: StatusCode) -> &'static str {
 }
 
 /// Returns the part of a reason that stays the same when the same failure happens again.
-pub(crate) fn stable_part(reason: &str) -> &str {
+pub fn stable_part(reason: &str) -> &str {
     let remedy = Some(" (").filter(|_| reason.starts_with(ENDED));
     let ends = [LAST_LINES, CAUSE, BUT].into_iter().chain(remedy).filter_map(|separator| reason.find(separator));
     &reason[..ends.min().unwrap_or(reason.len())]
@@ -244,18 +244,15 @@ mod tests {
             BackendProblem::Ended { exit, last_lines: &last_lines, stray_line: None, missing: &[] }.to_string()
         };
         let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
-        assert_eq!(
-            one,
-            "the process ended with exit code 1; last lines on stderr: 12:00 no (run its command by hand to see more)"
-        );
+        assert_eq!(one, "it ended with exit code 1; last on stderr: 12:00 no (run its command by hand to see more)");
         assert_eq!(stable_part(&one), stable_part(&other));
         assert_eq!(stable_part(&one), stable_part(&ended(Exit::Code(1), &[])));
         assert_ne!(stable_part(&one), stable_part(&ended(Exit::Code(2), &["12:00 no"])));
         let stray = |line| BackendProblem::StrayOutput { timeout: Duration::from_secs(5), line }.to_string();
         assert_eq!(stable_part(&stray("12:00 up")), stable_part(&stray("12:01 up")));
         let killed = ended(Exit::Signal(9), &["ValueError: ignored", "serving"]);
-        assert!(killed.contains("; last lines on stderr: ValueError: ignored / serving"), "{killed}");
-        assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
+        assert!(killed.contains("; last on stderr: ValueError: ignored / serving"), "{killed}");
+        assert!(ended(Exit::Signal(9), &[]).ends_with("ended with signal 9 (run its command by hand to see more)"));
     }
 
     #[test]
@@ -279,8 +276,8 @@ mod tests {
         let spawn = SpawnError::NotFound { command: "s3cret".to_owned(), path: "s3cret".into() };
         let timeout = Duration::from_secs(5);
         for (problem, expected) in [
-            (ended, "the process ended with exit code 1; goblin status shows more"),
-            (failed, "the process ended with exit code 1; goblin status shows more"),
+            (ended, "it ended with exit code 1; goblin status shows more"),
+            (failed, "it ended with exit code 1; goblin status shows more"),
             (BackendProblem::CannotStart(&spawn), "its command cannot be started; goblin status shows more"),
             (
                 BackendProblem::StrayOutput { timeout, line: "s3cret" },
@@ -297,7 +294,7 @@ mod tests {
         ] {
             assert_eq!(public(&problem.to_string()), expected);
         }
-        let quoted = format!("it ended; last lines on stderr: a{DETAILS}{CANNOT_START}");
+        let quoted = format!("it ended; last on stderr: a{DETAILS}{CANNOT_START}");
         assert_eq!(public(&quoted), "it ended; goblin status shows more");
         assert_eq!(public("it is starting"), "it is starting");
     }

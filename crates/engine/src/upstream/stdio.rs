@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
+use goblin_config::visible::without_styles;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
@@ -154,8 +155,10 @@ impl StdioLinkInner {
     /// Reports a line of stderr and keeps the last ones.
     fn on_stderr_line(&self, line: &str) {
         let repeated = self.is_retry && !self.has_responded.load(Ordering::Relaxed);
-        self.inbound.emit(&Event::BackendStderr { server: self.inbound.server(), line, repeated });
-        let line = quotable(line);
+        // Many programs colour their log, even if no terminal reads it.
+        let line = without_styles(line);
+        self.inbound.emit(&Event::BackendStderr { server: self.inbound.server(), line: &line, repeated });
+        let line = quotable(&line);
         let mut output = self.output.lock();
         if !line.is_empty() {
             output.last_lines.push_back(line);

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::catalog::form;
 use crate::cli::CliError;
-use crate::live_lines::ProgressLine;
+use crate::progress::ProgressLine;
 use crate::style::note;
 
 /// Error codes of the gateway that mean that a server or the gateway cannot be reached.

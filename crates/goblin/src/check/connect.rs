@@ -23,7 +23,7 @@ use goblin_wire::units::duration;
 
 use crate::check::profile::EntryCounts;
 use crate::check::report::{CheckReport, CheckState, ConnectionReport, ShortenedName, milliseconds};
-use crate::live_lines::ProgressLine;
+use crate::progress::ProgressLine;
 
 /// The measurements of one server.
 struct ConnectResult {
