@@ -7,13 +7,14 @@
 mod show;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use goblin_admin::api::{CallInfo, CallList, EventInfo, LogList};
 use goblin_client::admin::AdminClient;
+use goblin_wire::date;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -247,6 +248,12 @@ pub(crate) fn refused(message: String) -> CliError {
     }
 }
 
+/// Returns the present time as in an entry.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    date::iso(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
 struct Printer {
     is_json: bool,
     table: Table,
@@ -261,8 +268,12 @@ impl Printer {
             }
             false => {
                 let stdout = std::io::stdout();
-                entries.iter().for_each(|entry| self.table.push(entry.cells()));
-                self.table.take_lines(width(&stdout), is_colourful(&stdout))
+                let width = width(&stdout);
+                let now = now();
+                for entry in entries {
+                    self.table.push(if width.is_some() { entry.short_cells(&now) } else { entry.cells() });
+                }
+                self.table.take_lines(width, is_colourful(&stdout))
             }
         };
         write(text.as_bytes()).context("cannot write to stdout")

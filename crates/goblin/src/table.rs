@@ -1,7 +1,7 @@
 //! Prints rows as aligned columns. Every command with columns uses this table.
 //!
 //! Columns align by the width of characters on a terminal, so wide characters do not shift a line. On a terminal a long
-//! cell is cut, or wrapped in a column of [`Column::wrapped`]. In a pipe nothing is cut.
+//! cell is cut, or wrapped in a column of [`Column::wrapped`] or [`Column::message`]. In a pipe nothing is cut.
 //!
 //! A command that follows something prints its table in parts with [`Table::take_lines`]. A column never becomes narrower
 //! again, so later rows fit the earlier ones.
@@ -14,6 +14,8 @@ use crate::style::{paint_if, wrap};
 const GAP: usize = 2;
 /// The minimum width of a cut column.
 const MIN_COLUMN: usize = 8;
+/// The other columns leave this width to a column of messages.
+const MIN_MESSAGE: usize = 30;
 
 /// A column with its title and its kind.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,14 @@ enum ColumnKind {
     State,
     /// The last column of a table that must show everything. Long cells continue on further lines.
     Wrapped,
+    /// The last column of a table. Long cells continue on further lines, and the other columns are cut.
+    Message,
+}
+
+impl ColumnKind {
+    fn wraps(self) -> bool {
+        matches!(self, ColumnKind::Wrapped | ColumnKind::Message)
+    }
 }
 
 impl Column {
@@ -46,7 +56,12 @@ impl Column {
         Column { title, kind: ColumnKind::State }
     }
 
-    /// Returns a column whose cells are never cut. A table has at most one, at its end.
+    /// Returns a column whose cells are never cut. Other columns may be cut. A table has at most one, at its end.
+    pub(crate) const fn message(title: &'static str) -> Column {
+        Column { title, kind: ColumnKind::Message }
+    }
+
+    /// Returns a column of a table in which nothing is cut. A table has at most one, at its end.
     #[cfg_attr(not(feature = "import"), expect(dead_code, reason = "only the report of an import has such a column"))]
     pub(crate) const fn wrapped(title: &'static str) -> Column {
         Column { title, kind: ColumnKind::Wrapped }
@@ -101,10 +116,11 @@ impl Table {
         let natural = |(index, column): (usize, &Column)| {
             let cells = self.rows.iter().filter_map(|row| row.get(index)).map(|cell| self.measure(cell));
             let printed = self.printed.get(index).copied().unwrap_or_default();
-            cells.chain([column.title.width(), printed]).max().unwrap_or_default()
+            let widest = cells.chain([column.title.width(), printed]).max().unwrap_or_default();
+            if column.kind == ColumnKind::Message { widest.min(MIN_MESSAGE) } else { widest }
         };
         let mut widths: Vec<usize> = self.columns.iter().enumerate().map(natural).collect();
-        let Some(terminal) = terminal.filter(|_| !self.is_wrapped()) else { return widths };
+        let Some(terminal) = terminal.filter(|_| self.is_cut()) else { return widths };
         let gaps = GAP * widths.len().saturating_sub(1);
         let can_shrink = |index: usize, width: usize| {
             let column = &self.columns[index];
@@ -124,10 +140,10 @@ impl Table {
     fn line(&self, row: &[String], widths: &[usize], terminal: Option<usize>, colourful: bool) -> String {
         let (mut line, mut used) = (String::new(), 0);
         for ((cell, column), wide) in row.iter().zip(&self.columns).zip(widths) {
-            if column.kind == ColumnKind::Wrapped {
+            if column.kind.wraps() && !cell.is_empty() {
                 return wrap(&line, cell, terminal);
             }
-            let room = terminal.filter(|_| !self.is_wrapped()).map_or(usize::MAX, |width| width.saturating_sub(used));
+            let room = terminal.filter(|_| self.is_cut()).map_or(usize::MAX, |width| width.saturating_sub(used));
             if room == 0 {
                 break;
             }
@@ -136,7 +152,7 @@ impl Table {
             match column.kind {
                 ColumnKind::Number => line.extend([padding.as_str(), &shown]),
                 ColumnKind::State => line.push_str(&paint_if(colourful, &(shown + &padding), colour(cell))),
-                ColumnKind::Text | ColumnKind::Wrapped => line.extend([shown.as_str(), &padding]),
+                ColumnKind::Text | ColumnKind::Wrapped | ColumnKind::Message => line.extend([shown.as_str(), &padding]),
             }
             line.push_str(&" ".repeat(GAP));
             used += wide + GAP;
@@ -144,13 +160,15 @@ impl Table {
         line.trim_end().to_owned() + "\n"
     }
 
-    fn is_wrapped(&self) -> bool {
-        self.columns.last().is_some_and(|column| column.kind == ColumnKind::Wrapped)
+    /// Reports whether long cells are cut on a terminal.
+    fn is_cut(&self) -> bool {
+        self.columns.last().is_none_or(|column| column.kind != ColumnKind::Wrapped)
     }
 
-    /// Returns the width of a cell. In a wrapped table, characters of ambiguous width count as wide, as in [`wrap`].
+    /// Returns the width of a cell. Before a wrapped column, characters of ambiguous width count as wide, as in [`wrap`].
     fn measure(&self, cell: &str) -> usize {
-        if self.is_wrapped() { cell.width_cjk() } else { cell.width() }
+        let wraps = self.columns.last().is_some_and(|column| column.kind.wraps());
+        if wraps { cell.width_cjk() } else { cell.width() }
     }
 }
 
@@ -231,6 +249,22 @@ b       failed
         }
         assert!(table.render(None, false).contains(long));
         assert_eq!(table.render(Some(37), false).lines().nth(1), Some("a server with…     12  a very long …"));
+    }
+
+    #[test]
+    fn use15_a_message_is_wrapped_and_leaves_room_by_cutting_other_columns() {
+        let columns = [Column::number("TOOK"), Column::text("NAME"), Column::message("ERROR")];
+        let name = "a_tool_with_a_long_name_of_the_server";
+        let error = "one two three four five six seven eight nine ten";
+        let table = table(&columns, &[&["1 s", "echo", ""], &["2 s", name, error]]);
+        let expected = "\
+TOOK  NAME          ERROR
+ 1 s  echo
+ 2 s  a_tool_with…  one two three four five six 
+                     seven eight nine ten
+";
+        assert_eq!(table.render(Some(50), false), expected);
+        assert_eq!(table.render(None, false).lines().nth(2), Some(&*format!(" 2 s  {name}  {error}")));
     }
 
     #[test]

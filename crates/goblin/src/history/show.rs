@@ -10,7 +10,24 @@ use crate::table::Column;
 pub(super) trait Row {
     const COLUMNS: &'static [Column];
 
+    /// Returns the cells. The first one is the time.
     fn cells(&self) -> Vec<String>;
+
+    /// Returns the cells for a terminal, with a shorter time. `now` is the present time as in an entry.
+    fn short_cells(&self, now: &str) -> Vec<String> {
+        let mut cells = self.cells();
+        if let Some(time) = cells.first_mut() {
+            *time = short_time(time, now);
+        }
+        cells
+    }
+}
+
+/// Returns the time in UTC without its fraction, and without the date if that is today.
+fn short_time(time: &str, now: &str) -> String {
+    let Some((date, clock)) = time.split_once('T') else { return time.to_owned() };
+    let clock = clock.get(..8).unwrap_or(clock);
+    if now.starts_with(date) { clock.to_owned() } else { format!("{date} {clock}") }
 }
 
 impl Row for CallInfo {
@@ -21,7 +38,7 @@ impl Row for CallInfo {
         Column::number("SIZE"),
         Column::text("CLIENT"),
         Column::text("NAME"),
-        Column::text("ERROR"),
+        Column::message("ERROR"),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -42,7 +59,7 @@ impl Row for CallInfo {
 
 impl Row for EventInfo {
     const COLUMNS: &'static [Column] =
-        &[Column::text("TIME"), Column::state("LEVEL"), Column::text("SERVER"), Column::text("MESSAGE")];
+        &[Column::text("TIME"), Column::state("LEVEL"), Column::text("SERVER"), Column::message("MESSAGE")];
 
     fn cells(&self) -> Vec<String> {
         let level = if self.kind == "backend_stderr" { "stderr" } else { &self.level };
@@ -75,5 +92,13 @@ mod tests {
         let expected = ["t", "error", "28 s", "1.2 KiB", "", "tools/call", "TIMEOUT: no[2J answer"];
         assert_eq!(call.cells(), expected);
         assert_eq!(CallInfo::COLUMNS.len(), expected.len());
+    }
+
+    #[test]
+    fn use6_a_terminal_shows_the_time_of_today_without_the_date() {
+        let now = "2026-11-19T03:00:00Z";
+        assert_eq!(short_time("2026-11-19T02:15:04.125Z", now), "02:15:04");
+        assert_eq!(short_time("2026-11-18T23:59:59.001Z", now), "2026-11-18 23:59:59");
+        assert_eq!(short_time("never", now), "never");
     }
 }
