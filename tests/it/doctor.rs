@@ -143,7 +143,7 @@ async fn an_unusable_server_is_a_problem() {
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "problem", "server a", "no answer to the handshake within 1 s", "policies.startTimeout");
     let ending = fixture_server(&["--exit-at-start"]);
-    check_server(ending, "problem", "the process ended with exit code 3", "by hand").await;
+    check_server(ending, "problem", "it ended with exit code 3", "by hand").await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     drop(listener);

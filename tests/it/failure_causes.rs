@@ -122,7 +122,7 @@ async fn d14_a_broken_command_is_reported_with_its_cause_and_cure() {
             "dying",
             exit_at_start,
             "exit code 7; goblin status shows more",
-            "exit code 7; last lines on stderr: no [31mlicence / call the vendor (run its command by hand",
+            "exit code 7; last on stderr: no licence / call the vendor (run its command by hand",
         ),
         ("silent", never_answer, SILENT, SILENT),
         ("echoing", echo_input, ECHO, ECHO),
@@ -136,7 +136,7 @@ async fn d14_a_broken_command_is_reported_with_its_cause_and_cure() {
             "python",
             raise_in_python,
             "exit code 1; goblin status shows more",
-            "exit code 1; stderr names the cause: ModuleNotFoundError: No module named 'no_such_module' (install",
+            "exit code 1; cause: ModuleNotFoundError: No module named 'no_such_module' (install",
         ),
         (
             "babbling",

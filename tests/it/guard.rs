@@ -44,8 +44,8 @@ async fn the_exit_status_is_the_commands_own() {
         ("exit 0", Exit::Code(0), "exit code 0"),
         ("exit 3", Exit::Code(3), "exit code 3"),
         ("exit 255", Exit::Code(255), "exit code 255"),
-        ("kill -9 $$", Exit::Signal(9), "killed by signal 9"),
-        ("kill -11 $$", Exit::Signal(11), "killed by signal 11"),
+        ("kill -9 $$", Exit::Signal(9), "signal 9"),
+        ("kill -11 $$", Exit::Signal(11), "signal 11"),
     ] {
         let exit = within(spawn(script).process.wait()).await;
         assert_eq!(exit, expected, "{script}");

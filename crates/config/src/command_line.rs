@@ -7,7 +7,7 @@ use std::path::Path;
 
 use goblin_wire::json::quote;
 
-use crate::expand::ExpandedText;
+use crate::expand::{ExpandedText, is_variable_name};
 use crate::mask;
 use crate::problem::Fault;
 
@@ -25,14 +25,41 @@ pub(crate) fn check(program: &ExpandedText, key: &str, args: &[ExpandedText], cw
     if rest.is_empty() {
         return check_home(first);
     }
-    let in_home = |word: &str| with_home(word).unwrap_or_else(|| word.to_owned());
-    let program = in_home(first);
-    let rest: Vec<String> = rest.iter().map(|word| in_home(word)).collect();
-    let args = rest.iter().map(String::as_str).chain(args.iter().map(ExpandedText::written));
-    // The message reaches the log.
-    let args: Vec<String> = mask::arguments(args).iter().map(|argument| quote(argument)).collect();
-    let fault = Fault::new("is a whole command line, not a program");
-    Err(fault.cure(format!("write \"{key}\": {}, \"args\": [{}]", quote(&program), args.join(", "))).outside())
+    let args = args.iter().map(|argument| argument.written().to_owned());
+    let words: Vec<String> = words.into_iter().chain(args).collect();
+    Err(Fault::new("a whole command line is not a program").cure(cure(key, &words)).outside())
+}
+
+/// Returns the members to write instead of a command line, with masked secrets, because the text reaches the log.
+fn cure(key: &str, words: &[String]) -> String {
+    if words.iter().any(|word| is_operator(word)) {
+        return format!("write \"{key}\": \"sh\", \"args\": [\"-c\", \"...\"] with the line instead of ...");
+    }
+    let is_variable = |word: &&String| assignment(word).is_some();
+    let (variables, words) = words.split_at(words.iter().take_while(is_variable).count());
+    let words = words.iter().map(|word| with_home(word).unwrap_or_else(|| word.clone())).collect::<Vec<_>>();
+    let Some((program, args)) = words.split_first() else {
+        return format!("write the program into \"{key}\", and the variables into \"env\"");
+    };
+    let args = mask::arguments(args.iter().map(String::as_str));
+    let args: Vec<String> = args.iter().map(|argument| quote(argument)).collect();
+    let member = |(name, value)| format!("{}: {}", quote(name), quote(&mask::value(value)));
+    let variables: Vec<String> = variables.iter().filter_map(|word| assignment(word)).map(member).collect();
+    let env = match variables.is_empty() {
+        true => String::new(),
+        false => format!(", \"env\": {{{}}}", variables.join(", ")),
+    };
+    format!("write \"{key}\": {}, \"args\": [{}]{env}", quote(&mask::text(program)), args.join(", "))
+}
+
+/// Reports whether only a shell understands this word.
+fn is_operator(word: &str) -> bool {
+    ["&&", "||", "|", ";", "&"].contains(&word) || word.starts_with(['>', '<']) || word.ends_with(';')
+}
+
+/// Returns the name and the value of a variable that a shell sets for one command.
+fn assignment(word: &str) -> Option<(&str, &str)> {
+    word.split_once('=').filter(|(name, _)| is_variable_name(name))
 }
 
 /// Returns a fault if a path starts with `~`.
@@ -61,7 +88,7 @@ fn is_line(text: &str, first: &str, cwd: &Path) -> bool {
 }
 
 /// Splits a line into words like a shell, with single and double quotes. A quote without an end lasts to the end.
-fn split(line: &str) -> Vec<String> {
+pub(crate) fn split(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for character in line.chars() {
         match (quote, character) {
@@ -99,11 +126,27 @@ mod tests {
         ] {
             let found = cure(command, args).unwrap_or_default();
             assert!(
-                found.ends_with(&format!("is a whole command line, not a program, write \"command\": {expected}")),
+                found.ends_with(&format!("a whole command line is not a program, write \"command\": {expected}")),
                 "{found}"
             );
             assert!(!found.contains("hunter2"), "{found}");
         }
+    }
+
+    #[test]
+    fn d16_a_command_line_for_a_shell_gets_a_shell_or_members() {
+        let line = "a whole command line is not a program, write \"command\": ";
+        for (command, expected) in [
+            ("cd /srv && KEY=hunter2 node s.js", r#""sh", "args": ["-c", "..."] with the line instead of ..."#),
+            (
+                "API_KEY=hunter2 B=${B} npx -y s",
+                r#""npx", "args": ["-y", "s"], "env": {"API_KEY": "***", "B": "${B}"}"#,
+            ),
+        ] {
+            assert_eq!(cure(command, &[]), Some(format!("{line}{expected}")));
+        }
+        let found = cure("A=hunter2 B=1", &[]).unwrap_or_default();
+        assert!(found.ends_with("write the program into \"command\", and the variables into \"env\""), "{found}");
     }
 
     #[test]

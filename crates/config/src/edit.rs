@@ -14,7 +14,7 @@ use crate::document::STRICT;
 use crate::file::{ConfigOrigin, LoadError};
 use crate::problem::Problem;
 use crate::tree::JsonTree;
-use crate::{Environment, LoadedConfig, file, parse, vocabulary};
+use crate::{Environment, LoadedConfig, file, parse, read, vocabulary};
 
 pub(crate) mod disk;
 
@@ -64,7 +64,8 @@ impl Draft {
         };
         // Treat an empty file like a missing one.
         let text = if text.trim().is_empty() { NEW } else { text };
-        let root = CstRootNode::parse(text, &STRICT).ok().filter(can_be_edited);
+        let root =
+            CstRootNode::parse(text, &STRICT).ok().filter(|root| can_be_edited(root) && !is_bare_map(text, &origin));
         match root {
             Some(root) => Ok(Draft { path: path.to_owned(), old, origin, mark, root }),
             None => Err(broken(path, text, &origin)),
@@ -186,6 +187,12 @@ fn can_be_edited(root: &CstRootNode) -> bool {
     let is_free = |value: CstNode| value.as_object().is_some() || value.as_null_keyword().is_some();
     let is_place = |property: CstObjectProp| property.value().is_none_or(is_free);
     root.object_value().is_some_and(|root| vocabulary::SERVERS.iter().filter_map(|name| root.get(name)).all(is_place))
+}
+
+/// Reports whether the text consists of servers only. An added `mcpServers` would hide them.
+fn is_bare_map(text: &str, origin: &ConfigOrigin) -> bool {
+    let problems = parse(text, origin, &|_| None).err();
+    problems.is_some_and(|problems| problems.iter().any(|problem| problem.message == read::BARE_MAP))
 }
 
 /// Returns the error for a text that cannot be edited. The parser explains its problems.

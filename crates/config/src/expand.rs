@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::problem::{Fault, quoted};
-use crate::{Environment, bounded, mask};
+use crate::{Environment, bounded, mask, vocabulary};
 
 /// The size limit of a `${file:}` reference. A secret is a line or a key, so a larger file is the wrong one.
 const MAX_FILE_SIZE: u64 = 64 << 10;
@@ -70,9 +70,12 @@ impl Place {
     /// Returns the kind of the value at this path. Variables, headers, arguments and tokens hold most secrets,
     /// and so do the user and the query of a URL.
     pub(crate) fn of(path: &str, text: &str) -> Place {
+        let name = path.rsplit('.').next().unwrap_or_default();
         let is_secret = [".env.", ".headers.", ".args["].iter().any(|part| path.contains(part))
-            || path.ends_with(".token")
-            || path.ends_with(".url") && text.contains(['@', '?'])
+            || name == "token"
+            || vocabulary::URL.contains(&name) && text.contains(['@', '?'])
+            // A program has no arguments, so this is a command line.
+            || name == "command" && text.contains(' ')
             || mask::is_secret_name(text);
         if is_secret { Place::Secret } else { Place::Open }
     }

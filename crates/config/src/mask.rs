@@ -5,7 +5,7 @@
 //! secret.
 
 use crate::expand::is_variable_name;
-use crate::word_list;
+use crate::{command_line, word_list};
 
 pub const HIDDEN: &str = "***";
 
@@ -36,6 +36,15 @@ pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
         }
     }
     shown
+}
+
+/// Masks the secrets of a program, which may be a whole command line by mistake. Changes the quotes of such a line only if
+/// an argument is masked.
+pub fn program(written: &str) -> String {
+    let shown = text(written);
+    let words = command_line::split(&shown);
+    let masked = arguments(words.iter().map(String::as_str));
+    if masked == words { shown } else { masked.join(" ") }
 }
 
 /// Masks a value with a secret name. Keeps a plain reference, optionally after a scheme such as `Bearer`.
@@ -232,6 +241,20 @@ mod tests {
             ("eyJhbGciOiJIUzI1NiJ9.e30.x", "***"),
         ] {
             assert_eq!(text(given), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn hard8_a_program_that_is_a_command_line_is_shown_without_its_secrets() {
+        for (given, expected) in [
+            ("/opt/my app/server", "/opt/my app/server"),
+            ("npx -y server --api-key hunter2", "npx -y server --api-key ***"),
+            ("npx --token 'a b' x", "npx --token *** x"),
+            ("API_KEY=hunter2 npx x", "API_KEY=*** npx x"),
+            ("npx -H 'Authorization: Bearer hunter2'", "npx -H 'Authorization: ***'"),
+            ("npx --token ${T} 'a b'", "npx --token ${T} 'a b'"),
+        ] {
+            assert_eq!(program(given), expected, "{given}");
         }
     }
 

@@ -20,9 +20,12 @@ pub struct Misconfiguration {
 }
 
 impl Misconfiguration {
-    /// Returns all problems with their positions and cures, for operators.
+    /// Returns all problems, followed by their positions and cures in parentheses, for operators. The problem is first,
+    /// because a narrow column shows only the beginning.
     pub fn reason(&self) -> String {
-        join(self.problems.iter().map(Problem::to_string))
+        let messages = join(self.problems.iter().map(|problem| problem.message.clone()));
+        let hints: Vec<String> = self.problems.iter().filter_map(hint).collect();
+        if hints.is_empty() { messages } else { format!("{messages} ({})", hints.join("; ")) }
     }
 
     /// Returns all problems without positions, cures and paths of files, for agents.
@@ -33,6 +36,13 @@ impl Misconfiguration {
         };
         join(self.problems.iter().map(summary))
     }
+}
+
+/// Returns the position and the cure of a problem.
+fn hint(problem: &Problem) -> Option<String> {
+    let parts = [problem.place(), problem.cure.clone()];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    Some(parts.join(": ")).filter(|hint| !hint.is_empty())
 }
 
 fn join(texts: impl Iterator<Item = String>) -> String {

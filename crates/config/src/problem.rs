@@ -45,6 +45,12 @@ impl Problem {
         self.path == other.path && self.message == other.message
     }
 
+    /// Returns the position in the file, like `goblin.json:12:5`.
+    pub(crate) fn place(&self) -> Option<String> {
+        let Problem { file, line, column, .. } = self;
+        Some(format!("{}:{}:{}", file.as_ref()?, line.as_ref()?, column.as_ref()?))
+    }
+
     /// Returns the message without a position, for text that is not in a file yet.
     pub(crate) fn without_place(&self) -> String {
         let cure = self.cure.iter().map(|cure| format!(", {cure}")).collect::<String>();
@@ -54,9 +60,9 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Problem { file, line, column, path, message, cure, outside: _ } = self;
-        if let (Some(file), Some(line), Some(column)) = (file, line, column) {
-            write!(formatter, "{file}:{line}:{column}: ")?;
+        let Problem { path, message, cure, .. } = self;
+        if let Some(place) = self.place() {
+            write!(formatter, "{place}: ")?;
         }
         if !path.is_empty() {
             write!(formatter, "{path}: ")?;

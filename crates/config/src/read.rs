@@ -39,10 +39,13 @@ pub(crate) fn read(text: &str, origin: &ConfigOrigin, environment: Environment<'
     Ok(LoadedConfig { config, warnings })
 }
 
+/// The fault of a file that consists of servers only.
+pub(crate) const BARE_MAP: &str = "the servers are not in \"mcpServers\"";
+
 fn root(field: &Field<'_>) -> Config {
     let mut config = Config::default();
     if is_bare_map(field) {
-        let fault = Fault::new("the servers are not in \"mcpServers\"");
+        let fault = Fault::new(BARE_MAP);
         field.problem(fault.cure("put them there: { \"mcpServers\": { ... } }"));
         return config;
     }
@@ -73,7 +76,7 @@ fn root(field: &Field<'_>) -> Config {
 /// Reports whether the file has servers instead of keys, as the files of some clients do.
 fn is_bare_map(field: &Field<'_>) -> bool {
     let Some(map) = Some(field).filter(|field| field.is_object()).and_then(Field::map) else { return false };
-    let mut members = map.fields().peekable();
+    let mut members = map.fields().filter(|(name, _)| *name != "$schema").peekable();
     members.peek().is_some()
         && members.all(|(name, member)| ObjectKeys::Root.check(name).is_err() && is_server(&member))
 }
@@ -81,7 +84,7 @@ fn is_bare_map(field: &Field<'_>) -> bool {
 /// Reports whether an object has a member that only servers have.
 fn is_server(field: &Field<'_>) -> bool {
     let Some(map) = Some(field).filter(|field| field.is_object()).and_then(Field::map) else { return false };
-    map.fields().any(|(name, _)| ["command", "url"].contains(&name))
+    map.fields().any(|(name, _)| ["command", "root"].contains(&name) || vocabulary::URL.contains(&name))
 }
 
 fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, config: &mut Config) {

@@ -32,7 +32,7 @@ impl Target {
     }
 
     pub(crate) fn command<'a>(command: &str, args: impl Iterator<Item = &'a str>) -> Target {
-        let words = std::iter::once(mask::text(command)).chain(mask::arguments(args));
+        let words = std::iter::once(mask::program(command)).chain(mask::arguments(args));
         let quoted = |word: String| if word == mask::HIDDEN { word } else { shell_word(&word) };
         Target::Command(words.map(quoted).collect::<Vec<_>>().join(" "))
     }
@@ -91,6 +91,8 @@ mod tests {
         ] {
             assert_eq!(Target::command("npx", args.iter().copied()).to_string(), expected);
         }
+        let line = Target::command("npx server --api-key hunter2", std::iter::empty()).to_string();
+        assert_eq!(line, "'npx server --api-key ***'");
     }
 
     #[test]

@@ -3,6 +3,11 @@
 //! There are three levels of treatment. Text of a server loses characters that control a terminal. A name or a log line
 //! loses every invisible character. A command that the user approves keeps them, as visible escapes.
 
+use std::borrow::Cow;
+
+/// The characters that begin a control sequence.
+const CONTROL_SEQUENCES: [char; 2] = ['\u{1b}', '\u{9b}'];
+
 /// Reports whether the character changes the direction of text, so the text reads differently than it runs.
 pub(crate) fn is_bidi(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -18,6 +23,28 @@ pub fn is_hidden(letter: char) -> bool {
     is_command(letter)
         || matches!(letter, '\u{ad}' | '\u{34f}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{206f}')
         || matches!(letter, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0100}'..='\u{e01ef}')
+}
+
+/// Returns the text without the sequences that colour text on a terminal or move its cursor, such as `ESC [ 31 m`. Other
+/// sequences stay, because a sequence without an end would hide the rest of the text.
+pub fn without_styles(text: &str) -> Cow<'_, str> {
+    let Some(mut at) = text.find(CONTROL_SEQUENCES) else { return Cow::Borrowed(text) };
+    let (mut kept, mut rest) = (String::with_capacity(text.len()), text);
+    loop {
+        kept.push_str(&rest[..at]);
+        let sequence = &rest[at..];
+        let parameters = sequence.strip_prefix("\u{1b}[").or(sequence.strip_prefix('\u{9b}'));
+        let end = parameters.and_then(|parameters| {
+            let end = parameters.trim_start_matches(|letter| matches!(letter, ' '..='?'));
+            end.strip_prefix(|letter| matches!(letter, '@'..='~'))
+        });
+        // An incomplete sequence loses its first character alone.
+        rest = end.unwrap_or_else(|| sequence.trim_start_matches(CONTROL_SEQUENCES));
+        let Some(next) = rest.find(CONTROL_SEQUENCES) else { break };
+        at = next;
+    }
+    kept.push_str(rest);
+    Cow::Owned(kept)
 }
 
 /// Reports whether the character looks like a space but is not a space to a shell.
@@ -72,6 +99,19 @@ mod tests {
             ("é 日本 😀", "é 日本 😀"),
         ] {
             assert_eq!(escaped(given), expected);
+        }
+    }
+
+    #[test]
+    fn styles_are_removed_and_nothing_else() {
+        for (given, expected) in [
+            ("\u{1b}[1;31merror\u{1b}[0m: x", "error: x"),
+            ("\u{9b}31mred\u{1b}[38;5;208m!", "red!"),
+            ("a\u{1b}]0;title\u{7}b", "a]0;title\u{7}b"),
+            ("a\u{1b}[31é \u{1b}\u{1b}[", "a[31é ["),
+            ("[INFO] plain", "[INFO] plain"),
+        ] {
+            assert_eq!(without_styles(given), expected, "{given:?}");
         }
     }
 

@@ -68,7 +68,9 @@ fn servers(root: &JsonTree) -> Result<Vec<(String, JsonTree)>, String> {
 /// Returns the members of a file that consists of servers only. Some clients accept such a file.
 fn bare_servers(root: &JsonTree) -> Option<Vec<(String, JsonTree)>> {
     let JsonTree::Object(members) = root else { return None };
-    let is_server = |member: &JsonTree| member.get("command").or(member.get("url")).is_some();
+    let is_server = |member: &JsonTree| {
+        member.get("command").is_some() || vocabulary::URL.iter().any(|name| member.get(name).is_some())
+    };
     members.iter().all(|(_, member)| is_server(member)).then(|| members.clone())
 }
 

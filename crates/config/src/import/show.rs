@@ -19,7 +19,7 @@ pub fn masked(entry: &JsonTree) -> Value {
             }
             ("args", JsonTree::List(args)) => mask::arguments(args.iter().filter_map(JsonTree::as_text)).into(),
             ("url", JsonTree::Text(url)) => mask::url(url).into(),
-            ("command", JsonTree::Text(command)) => mask::text(command).into(),
+            ("command", JsonTree::Text(command)) => mask::program(command).into(),
             _ => json(value),
         };
         (name.clone(), value)

@@ -55,6 +55,10 @@ fn problems_of_the_whole_file_are_reported() {
         &["goblin.json:1:1: the servers are not in \"mcpServers\", put them there: { \"mcpServers\": { ... } }"],
     );
     check(
+        r#"{ "$schema": "x", "a": { "httpUrl": "https://h/mcp" }, "b": { "type": "files", "root": "." } }"#,
+        &["goblin.json:1:1: the servers are not in \"mcpServers\", put them there: { \"mcpServers\": { ... } }"],
+    );
+    check(
         r#"{ "servers": {}, "mcpServers": {} }"#,
         &["goblin.json:1:3: servers: \"servers\" and \"mcpServers\" mean the same, keep one"],
     );
@@ -512,21 +516,22 @@ fn d16_an_unset_variable_concerns_one_server() {
     assert_eq!(
         reason("a").as_deref(),
         Some(
-            "goblin.json:2:15: mcpServers.a.url: variable HOST is not set, set it or write ${HOST:-default}; \
-             goblin.json:2:60: mcpServers.a.headers.X-Key: variable NO is not set, set it or write ${file:/path/to/secret}"
+            "variable HOST is not set; variable NO is not set \
+             (goblin.json:2:15: set it or write ${HOST:-default}; \
+             goblin.json:2:60: set it or write ${file:/path/to/secret})"
         )
     );
     assert_eq!(config.servers["a"].transport.kind_name(), "http");
     assert_eq!(reason("b"), None);
     let file = reason("file").unwrap_or_default();
-    assert!(file.starts_with("goblin.json:5:36: mcpServers.file.args[0]: cannot read \"/no/such\": "), "{file}");
+    assert!(file.starts_with("cannot read \"/no/such\": ") && file.ends_with(" (goblin.json:5:36)"), "{file}");
     let summary = config.servers["file"].misconfiguration().map(|found| found.summary());
     assert_eq!(summary.as_deref(), Some("a file that its entry names cannot be read"), "agents get no path");
     assert_eq!(
         reason("line").as_deref(),
         Some(
-            "goblin.json:6:22: mcpServers.line.command: is a whole command line, not a program, \
-             write \"command\": \"npx\", \"args\": [\"-y\", \"x\"]"
+            "a whole command line is not a program \
+             (goblin.json:6:22: write \"command\": \"npx\", \"args\": [\"-y\", \"x\"])"
         )
     );
     let runnable: Vec<_> = config.servers.iter().filter(|(_, server)| server.is_runnable()).collect();
@@ -548,6 +553,8 @@ fn d16_no_cure_suggests_a_default_for_a_secret() {
         r#""url": "https://x", "headers": { "A": "${NO}" }"#,
         r#""url": "https://x/${API_TOKEN}""#,
         r#""url": "https://x/?key=${NO}""#,
+        r#""httpUrl": "https://x/?key=${NO}""#,
+        r#""command": "npx x ${NO}""#,
     ] {
         let text = format!("{{ \"mcpServers\": {{ \"a\": {{ {member} }} }} }}");
         let [problem] = &problems_of(&text, &origin(), &environment)[..] else { panic!("{text}") };

@@ -23,7 +23,23 @@ const RUNNER_NOISE: [&str; 9] = [
     "enoent This is related",
 ];
 /// Beginnings of lines that follow a cause and do not explain it.
-const NOISE: [&str; 10] = ["+-", "at ", "code:", "requireStack", "url:", "}", "{", "Node.js v", "^", "npm "];
+const NOISE: [&str; 13] = [
+    "+-",
+    "at ",
+    "code:",
+    "requireStack",
+    "url:",
+    "}",
+    "{",
+    "Node.js v",
+    "^",
+    "npm ",
+    "During handling of",
+    "The above exception",
+    TRACEBACK,
+];
+/// The first line of the frames of a Python exception.
+const TRACEBACK: &str = "Traceback (most recent call last)";
 
 /// Texts of causes, each with its remedy.
 const REMEDIES: [(&str, &str); 13] = [
@@ -46,7 +62,10 @@ const REMEDIES: [(&str, &str); 13] = [
 /// like a cause. The last cause counts: it ended the program.
 pub(crate) fn cause(lines: &[String]) -> Option<Vec<&str>> {
     let line = |index: usize| without_frame(&lines[index]);
-    let at = (0..lines.len()).rfind(|index| is_exception(line(*index)) || runner_cause(line(*index)).is_some())?;
+    let at = (0..lines.len()).rfind(|index| is_exception(line(*index)) || runner_cause(line(*index)).is_some());
+    let traceback = (0..lines.len()).rfind(|index| line(*index).starts_with(TRACEBACK));
+    let raised = traceback.and_then(|start| (start + 1..lines.len()).find(|index| is_class_of_any_name(line(*index))));
+    let at = at.max(raised)?;
     let first = runner_cause(line(at)).unwrap_or(line(at));
     let is_detail = |line: &&str| !line.is_empty() && !NOISE.iter().any(|noise| line.starts_with(noise));
     let details = (at + 1..lines.len()).map(line).take_while(is_detail).take(MAX_DETAILS);
@@ -73,6 +92,15 @@ fn is_exception(line: &str) -> bool {
     is_class && name.chars().all(|character| character.is_alphanumeric() || "._".contains(character))
 }
 
+/// Reports whether a line below the frames of a traceback can be its exception: `requests.ConnectTimeout: text`.
+fn is_class_of_any_name(line: &str) -> bool {
+    let name = line.split_once(": ").map_or(line, |(name, _)| name);
+    let class = name.rsplit('.').next().unwrap_or_default();
+    class.starts_with(|first: char| first.is_uppercase())
+        && class.contains(|character: char| character.is_lowercase())
+        && name.chars().all(|character| character.is_alphanumeric() || "._".contains(character))
+}
+
 /// Returns the text of a package runner's line that names a cause.
 fn runner_cause(line: &str) -> Option<&str> {
     if let Some(text) = line.strip_prefix("╰─▶ ") {
@@ -89,7 +117,7 @@ mod tests {
     use super::*;
 
     /// Output of real programs, without their indentation, and the expected quotation.
-    const OUTPUTS: [(&str, &str, Option<&str>); 8] = [
+    const OUTPUTS: [(&str, &str, Option<&str>); 10] = [
         (
             "Traceback (most recent call last):\nFile \"/srv/a.py\", line 1, in <module>\nimport fastmcp\n\
              ModuleNotFoundError: No module named 'fastmcp'",
@@ -109,6 +137,21 @@ mod tests {
              | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n+-+---------------- 1 ----------------\n\
              | Traceback (most recent call last):\n| ValueError: no such table\n+------------------------------------",
             "ValueError: no such table",
+            None,
+        ),
+        (
+            "Traceback (most recent call last):\nFile \"/srv/a.py\", line 1, in f\nraise MaxRetryError(pool)\n\
+             urllib3.exceptions.MaxRetryError: no route\nDuring handling of the above exception, another exception occurred:\n\
+             Traceback (most recent call last):\nFile \"/srv/a.py\", line 3, in main\nraise ConnectTimeout(e)\n\
+             requests.exceptions.ConnectTimeout: no answer from host\nINFO: bye",
+            "requests.exceptions.ConnectTimeout: no answer from host|INFO: bye",
+            None,
+        ),
+        (
+            "Traceback (most recent call last):\nFile \"/srv/a.py\", line 1, in f\nraise ValueError(1)\n\
+             ValueError: 1\nThe above exception was the direct cause of the following exception:\n\
+             Traceback (most recent call last):\nFile \"/srv/a.py\", line 3, in main\nraise NoLicence\napp.NoLicence",
+            "app.NoLicence",
             None,
         ),
         (

@@ -307,7 +307,7 @@ pub fn check(command: &ChildCommand) -> Result<(), SpawnError> {
         }
     }
     // Report the text as written in the configuration: the expanded value may hold a secret.
-    let written = mask::text(command.program.written());
+    let written = mask::program(command.program.written());
     Err(match not_executable {
         Some(path) if program == written => SpawnError::NotExecutable { command: path.display().to_string() },
         Some(_) => SpawnError::NotExecutable { command: written },
@@ -354,7 +354,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Exit::Code(code) => write!(f, "exit code {code}"),
-            Exit::Signal(signal) => write!(f, "killed by signal {signal}"),
+            Exit::Signal(signal) => write!(f, "signal {signal}"),
         }
     }
 }
