@@ -125,7 +125,7 @@ async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
     assert!(!text.contains("one_echo") && text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
     screen.wait("the row is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
     screen.press(ENTER);
-    screen.hides("Enter applies").await;
+    screen.hides("Enter apply").await;
     screen.press(ESCAPE);
     screen.shows("two_widget").await;
     assert_eq!(screen.painted(vt100::Color::Idx(3)), "");
@@ -138,9 +138,7 @@ async fn tui4_a_side_panel_shows_details() {
     screen.press("5");
     screen.shows("plan.md").await;
     screen.press("/note:///alpha\r");
-    screen
-        .wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter applies"))
-        .await;
+    screen.wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter apply")).await;
     screen.press(ENTER);
     let text = screen.shows("Metadata").await;
     for fragment in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {

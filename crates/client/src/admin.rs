@@ -52,10 +52,10 @@ impl AdminClient {
         self.within(READ_TIMEOUT, self.fetch(Verb::GET, path)).await
     }
 
-    /// Returns the body of the response, or `None` if the gateway has no such path.
+    /// Returns the body of the response, or `None` if the gateway has no such path. An unknown server is an error.
     pub async fn find(&self, path: &str) -> Result<Option<Bytes>, String> {
         match self.within(READ_TIMEOUT, self.answer(Verb::GET, path)).await? {
-            (StatusCode::NOT_FOUND, _) => Ok(None),
+            (StatusCode::NOT_FOUND, body) if !names_unknown_server(&body) => Ok(None),
             (status, body) => accepted(status, path, body).map(Some),
         }
     }
@@ -112,6 +112,11 @@ fn target_of(record: GatewayRecord) -> Result<GatewayTarget> {
 }
 
 /// Describes a response with a failing HTTP status: by its own message, or by what the user can do.
+fn names_unknown_server(body: &[u8]) -> bool {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    body["error"]["message"].as_str().is_some_and(|message| message.starts_with("there is no server"))
+}
+
 fn rejection_text(status: StatusCode, path: &str, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let cure = match (status, clean(body["error"]["message"].as_str().unwrap_or_default())) {

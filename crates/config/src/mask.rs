@@ -22,6 +22,9 @@ const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
 /// The length from which a path segment of a URL with letters and digits may be a secret.
 const LONG_SEGMENT: usize = 20;
 
+/// The length from which a URI is not shown. No server gets such a URI.
+const MAX_URI: usize = 8 * 1024;
+
 /// Returns the arguments of a command with secrets masked.
 pub fn arguments<'a>(args: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut is_value_secret = false;
@@ -178,6 +181,17 @@ pub fn url(text: &str) -> String {
     let segment = |segment: &str| if is_random(segment) { HIDDEN.to_owned() } else { self::text(segment) };
     let path: Vec<String> = path.split('/').map(segment).collect();
     format!("{scheme}://{user}{host}{}{secret}", path.join("/"))
+}
+
+/// Masks the secrets of a URI of any scheme, like [`url`].
+pub fn uri(text: &str) -> String {
+    if text.len() > MAX_URI {
+        return HIDDEN.to_owned();
+    }
+    match text.find(['?', '#']) {
+        Some(at) if !text.contains("://") => format!("{}{HIDDEN}", &text[..=at]),
+        _ => url(text),
+    }
 }
 
 /// Masks each URL in a text like [`url`]. Keeps the rest of the text.

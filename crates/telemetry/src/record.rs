@@ -6,10 +6,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use goblin_config::LogLevel;
+use goblin_config::{LogLevel, mask};
 
 use crate::line::LogField;
-use crate::{Event, EventKind, cleaned};
+use crate::{Event, EventKind, clean, cleaned};
 
 /// The description of an event.
 #[derive(Debug)]
@@ -30,6 +30,12 @@ pub(super) enum LogValue<'a> {
 impl<'a> From<&'a str> for LogValue<'a> {
     fn from(text: &'a str) -> LogValue<'a> {
         LogValue::Text(cleaned(text))
+    }
+}
+
+impl From<String> for LogValue<'_> {
+    fn from(text: String) -> Self {
+        LogValue::Text(clean(&text).into())
     }
 }
 
@@ -192,11 +198,11 @@ impl<'a> LogRecord<'a> {
             Event::BackendLog { server, line } => text_record(cleaned(line)).with(LogField::Server, server),
             Event::UpdateReceived { server, uri, count } => record("resource updated")
                 .with(LogField::Server, server)
-                .with(LogField::Uri, uri)
+                .with(LogField::Uri, mask::uri(uri))
                 .with(LogField::Count, count),
             Event::Subscribed { server, uri, session, state } => record("subscribed")
                 .with(LogField::Server, server)
-                .with(LogField::Uri, uri)
+                .with(LogField::Uri, mask::uri(uri))
                 .with(LogField::Session, session)
                 .with(LogField::State, state),
             Event::Unsubscribed { server, session } => {
@@ -212,7 +218,7 @@ impl<'a> LogRecord<'a> {
                 .with(LogField::Server, server)
                 .with(LogField::Method, method)
                 .with(LogField::Code, "BACKEND_ERROR")
-                .with(LogField::Error, error),
+                .with(LogField::Error, mask::urls(error)),
             Event::FilesLimited { server, listed } => {
                 record("more files than maxFiles; only the tools and the template reach the other files")
                     .with(LogField::Server, server)

@@ -192,7 +192,7 @@ fn on_mouse(event: MouseEvent, state: &State, drawn: &FrameLayout) -> Option<UiE
     match event.kind {
         MouseEventKind::ScrollDown => Some(UiEvent::Wheel { place, is_down: true }),
         MouseEventKind::ScrollUp => Some(UiEvent::Wheel { place, is_down: false }),
-        MouseEventKind::Down(MouseButton::Left) if state.dialog.is_none() => {
+        MouseEventKind::Down(MouseButton::Left) if state.dialog.is_none() && state.help.is_none() => {
             if let Some((_, panel)) = drawn.tabs.iter().find(|(area, _)| area.contains(at)) {
                 return Some(UiEvent::Act(Action::Show(*panel)));
             }

@@ -10,6 +10,7 @@
 //! A gateway also names itself in a header of the requests that begin a connection, see [`names_sender`]. A gateway
 //! that receives its own id rejects the connection before it serves a list.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::json::{self, Span, quote};
 /// The member of `_meta` that holds the ids.
 pub const KEY: &str = "dev.goblin/via";
 /// The limit of ids in the lists of one server, and in one header.
-pub const MAX_IDS: usize = 16;
+pub const MAX_IDS: usize = 64;
 /// The length of an id.
 const LENGTH: usize = 32;
 /// The beginning of the text by which a gateway refuses a loop.
@@ -67,11 +68,19 @@ pub enum ViaProblem {
 pub struct Via(Arc<[GatewayId]>);
 
 impl Via {
-    /// Returns the ids of the lists of gateway `own` with servers that have the ids `behind`.
+    /// Returns the ids of the lists of gateway `own` with servers that have the ids `behind`. Servers with few ids come
+    /// first. A server whose ids would exceed [`MAX_IDS`] is left out: its ids must not make other gateways drop all
+    /// servers of this one.
     pub fn joined<'a>(own: &GatewayId, behind: impl Iterator<Item = &'a Via>) -> Via {
-        let mut others: Vec<_> = behind.flat_map(|via| via.0.iter()).filter(|id| *id != own).cloned().collect();
-        others.sort();
-        others.dedup();
+        let mut behind: Vec<_> = behind.collect();
+        behind.sort_by_key(|via| via.0.len());
+        let mut others = BTreeSet::new();
+        for via in behind {
+            let new: Vec<_> = via.0.iter().filter(|id| *id != own && !others.contains(*id)).cloned().collect();
+            if others.len() + new.len() < MAX_IDS {
+                others.extend(new);
+            }
+        }
         Via(std::iter::once(own.clone()).chain(others).collect())
     }
 
@@ -187,14 +196,21 @@ mod tests {
             let ids: Vec<_> = ids.map(|number| quote(id(number).as_str())).collect();
             read(&format!(r#"{{"_meta":{{"{KEY}":[{}]}}}}"#, ids.join(",")))
         };
-        assert_eq!(list(0..16).check(&id(99)), Ok(()));
-        assert_eq!(list(0..17).check(&id(99)), Err(ViaProblem::TooManyGateways));
+        assert_eq!(list(0..64).check(&id(99)), Ok(()));
+        assert_eq!(list(0..65).check(&id(99)), Err(ViaProblem::TooManyGateways));
         assert_eq!(list(0..1_000_000).0.len(), MAX_IDS + 1, "reading stops");
-        let both = Via::union([&list(0..16), &list(8..24)]);
+        let both = Via::union([&list(0..64), &list(8..72)]);
         assert_eq!(both.check(&id(99)), Err(ViaProblem::TooManyGateways));
-        // The own id comes first, and the ids of no server displace those of another.
-        let joined = Via::joined(&id(50), [list(0..16), list(60..61)].iter());
-        assert_eq!((joined.0.len(), &joined.0[0]), (18, &id(50)));
+    }
+
+    #[test]
+    fn use1_the_ids_of_one_server_make_no_other_gateway_drop_this_one() {
+        // The own id comes first, and servers with few ids precede the others.
+        let joined = Via::joined(&id(50), [via(100..160), via([60, 61]), via([50, 61])].iter());
+        assert_eq!((joined.0.len(), &joined.0[0]), (63, &id(50)));
+        let joined = Via::joined(&id(50), [via(100..164), via(60..62)].iter());
+        assert_eq!(joined, via([50, 60, 61]));
+        assert_eq!(joined.check(&id(99)), Ok(()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use goblin_admin::api::{CallInfo, CallList, EventInfo, LogList};
 use goblin_admin::routes::ReadTarget;
-use goblin_config::LogLevel;
+use goblin_config::{LogLevel, mask};
 use goblin_telemetry::clean;
 use goblin_telemetry::feed::{FeedRecord, RecordsAfter};
 use goblin_wire::date;
@@ -18,7 +18,6 @@ use crate::admin::events::MAX_READERS;
 use crate::admin::query::Query;
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, AdminError};
-use crate::client::call_name::masked_uri;
 use crate::client::caller::SessionId;
 use crate::client::ledger::{CallsAfter, EndedCall};
 use crate::client::outcome::CallResult;
@@ -55,7 +54,7 @@ impl<'a> CallFilter<'a> {
             server: query.get("server"),
             client: query.get("client"),
             tool: query.get("tool"),
-            uri: query.get("tool").map(masked_uri),
+            uri: query.get("tool").map(|uri| mask::uri(uri)),
             outcome: query.word("outcome", &outcomes)?,
             after: query.number("after", u64::MAX)?.unwrap_or_default(),
         })

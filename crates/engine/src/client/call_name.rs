@@ -7,13 +7,11 @@ use goblin_wire::{Request, json};
 
 /// The number of bytes that the history keeps of a name.
 const MAX_NAME: usize = 512;
-/// The length from which a URI is not shown. No server gets such a URI.
-const MAX_URI: usize = 8 * 1024;
 
 /// Returns the beginning of the name that a request has, or of its masked URI.
 pub(crate) fn of(request: &Request) -> Box<str> {
     let name = match uri(request) {
-        Some(uri) => Cow::Owned(masked_uri(&uri)),
+        Some(uri) => Cow::Owned(mask::uri(&uri)),
         None => {
             let referenced = || json::member(request.raw.as_str(), request.params.reference?, "name");
             let at = request.params.name.or_else(referenced);
@@ -31,17 +29,6 @@ pub(crate) fn uri(request: &Request) -> Option<Cow<'_, str>> {
     let text = request.raw.as_str();
     let referenced = || json::member(text, request.params.reference?, "uri");
     json::string(text, request.params.uri.or_else(referenced)?)
-}
-
-/// Masks the user, the query, the fragment and long random segments of a URI of any scheme.
-pub(crate) fn masked_uri(uri: &str) -> String {
-    if uri.len() > MAX_URI {
-        return mask::HIDDEN.to_owned();
-    }
-    match uri.find(['?', '#']) {
-        Some(at) if !uri.contains("://") => format!("{}{}", &uri[..=at], mask::HIDDEN),
-        _ => mask::url(uri),
-    }
 }
 
 #[cfg(test)]
@@ -73,6 +60,6 @@ mod tests {
         check("resources/unsubscribe", r#"{"uri":"note:///alpha"}"#, "note:///alpha");
         check("completion/complete", r#"{"ref":{"type":"ref/resource","uri":"h://u@h/{id}"}}"#, "h://***@h/{id}");
         check("completion/complete", r#"{"ref":{"type":"ref/prompt","name":"p?"}}"#, "p?");
-        check("resources/read", &format!(r#"{{"uri":"h://{}@h"}}"#, "x".repeat(MAX_URI)), "***");
+        check("resources/read", &format!(r#"{{"uri":"h://{}@h"}}"#, "x".repeat(9000)), "***");
     }
 }

@@ -171,7 +171,7 @@ fn tool_error_text(text: &str, result: Span) -> String {
 fn beginning(text: &str, uri: Option<&str>) -> String {
     let mut cleaned = clean(text);
     if let Some(uri) = uri.filter(|uri| !uri.is_empty()) {
-        cleaned = cleaned.replace(uri, &call_name::masked_uri(uri));
+        cleaned = cleaned.replace(uri, &mask::uri(uri));
     }
     let cleaned = mask::urls(&cleaned);
     match cleaned.char_indices().nth(MAX_ERROR_TEXT) {

@@ -5,6 +5,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use goblin_config::mask;
 use goblin_telemetry::audit::AuditEntry;
 use goblin_telemetry::clean;
 use goblin_telemetry::spans::{CallSpan, Spans};
@@ -88,8 +89,10 @@ impl CallRecord {
         let (request, text) = (&call.request, call.request.raw.as_str());
         // `clean` also limits the length, so that long names of a client do not fill the queues.
         let read = |at| json::string(text, at).map(|value| clean(&value));
-        let (name, uri) =
-            (request.params.name.or(request.params.task_id).and_then(read), request.params.uri.and_then(read));
+        let (name, uri) = (
+            request.params.name.or(request.params.task_id).and_then(read),
+            request.params.uri.and_then(read).map(|uri| mask::uri(&uri)),
+        );
         let session = call.caller.session.map(|session| session.short());
         let id = clean(&request.id.to_string());
         let entry = AuditEntry {

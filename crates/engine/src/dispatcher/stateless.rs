@@ -2,6 +2,7 @@
 //! outlive the answer.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use goblin_config::exposure::ProfileName;
@@ -14,6 +15,7 @@ use goblin_wire::{Dialect, Error, Method, Request, UnknownCapabilities};
 use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, ClientCapabilities, Introduction, Principal, program};
+use crate::client::outcome::CallOutcome;
 use crate::client::pending::OnDrop;
 use crate::client::stateless_clients::{OpenCallUse, OpenStreamUse, RecentClient};
 use crate::dispatcher::listening::ListenSubscription;
@@ -183,7 +185,6 @@ impl Dispatcher {
         if let Some(id) = self.suspended_id(&caller, &request)? {
             return self.resume(id, &request, token);
         }
-        self.check_memory()?;
         let client = sender.client(&caller);
         let level = caller.level;
         let is_list = requested_list(&request.method).is_some();
@@ -191,7 +192,10 @@ impl Dispatcher {
         let mut call = Call::new(caller, client, request, token);
         call.name_header = sender.name_header();
         let call = Arc::new(call);
-        let guard = self.sessions.admit_stateless(&call)?;
+        let admitted = self.check_memory().and_then(|()| self.sessions.admit_stateless(&call));
+        let guard = admitted.inspect_err(|error| {
+            self.router.record_end(&call, Instant::now(), None, &mut CallOutcome::of_error(error));
+        })?;
         let open = sender.open_call();
         if level.is_some() {
             self.sessions.levels.add(level);

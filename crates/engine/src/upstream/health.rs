@@ -73,7 +73,7 @@ impl Health {
         let doubled = FIRST_PAUSE.saturating_mul(1 << self.in_a_row.min(16)).min(MAX_RECONNECT_PAUSE);
         self.in_a_row = self.in_a_row.saturating_add(1);
         let pause = if self.is_open() { doubled.max(BREAKER_PAUSE) } else { doubled };
-        pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))
+        spread(pause, jitter)
     }
 
     /// Records that the gateway dropped the server at `now`. Returns the pause before the next attempt. The `jitter`
@@ -84,7 +84,7 @@ impl Health {
         }
         let pause = FIRST_DROP_PAUSE.saturating_mul(1 << self.drops.min(16)).min(MAX_DROP_PAUSE);
         self.drops = self.drops.saturating_add(1);
-        pause.mul_f64(1.0 + 0.2 * jitter.clamp(0.0, 1.0))
+        spread(pause, jitter)
     }
 
     /// Returns the number of times in a row that the gateway dropped the server.
@@ -96,6 +96,11 @@ impl Health {
     pub(crate) fn is_open(&self) -> bool {
         self.open
     }
+}
+
+/// Returns a pause that is shorter by up to a fifth, so that it never exceeds its limit.
+fn spread(pause: Duration, jitter: f64) -> Duration {
+    pause.mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0))
 }
 
 /// Returns a random number in 0..1.
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_adds_at_most_a_fifth() {
-        assert_eq!(Health::default().failed(Instant::now(), 1.0), FIRST_PAUSE.mul_f64(1.2));
+    fn jitter_removes_at_most_a_fifth() {
+        assert_eq!(Health::default().failed(Instant::now(), 1.0), FIRST_PAUSE.mul_f64(0.8));
     }
 }

@@ -249,6 +249,10 @@ impl CachedListing {
         if !std::mem::replace(&mut state.is_forbidden, true) {
             self.cache.enqueue(self, None);
         }
+        let stored = state.stored.take();
+        drop(state);
+        // A large listing takes time to free.
+        drop(stored);
     }
 
     /// Writes a listing in the background, unless the file has it.

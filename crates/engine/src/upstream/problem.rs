@@ -149,7 +149,7 @@ impl fmt::Display for BackendProblem<'_> {
             ),
             BackendProblem::Dropped(ViaProblem::TooManyGateways) => write!(
                 f,
-                "its lists name more than {MAX_IDS} gateways, so a loop could stay hidden (connect fewer gateways in a row)"
+                "its lists name more than {MAX_IDS} gateways, so a loop could stay hidden (connect fewer gateways)"
             ),
             BackendProblem::NeitherTransport(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
             BackendProblem::DiscoverRejected(details) => write!(f, "it rejected server/discover{DETAILS}{details}"),

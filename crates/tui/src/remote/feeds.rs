@@ -35,7 +35,7 @@ pub(super) async fn run(api: &Api, events: &mpsc::Sender<UiEvent>, mut interest:
 async fn read_all(api: &Api, events: &mpsc::Sender<UiEvent>, interest: &Interest, calls: &mut CallHistory) {
     if let Some(server) = &interest.logs_of {
         // An id may contain any character.
-        let path = format!("/api/logs?server={}", utf8_percent_encode(server, NON_ALPHANUMERIC));
+        let path = format!("/api/logs?level=debug&server={}", utf8_percent_encode(server, NON_ALPHANUMERIC));
         let message = read(api, Feed::Logs, &path, |list: LogList| UiEvent::Logs { server: server.clone(), list });
         let _ = send(events, message.await).await;
     }

@@ -4,13 +4,14 @@ mod server;
 
 use goblin_admin::api::{CallInfo, EventInfo, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
+use goblin_client::units;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 
 use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::format::{exact_size, span};
 use crate::state::json::pretty;
-use crate::state::table::{RowItem, Tone, is_failed_call, level_tone, milliseconds};
+use crate::state::table::{RowItem, Tone, is_failed_call, level_tone};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
@@ -148,7 +149,7 @@ fn of_call(call: &CallInfo) -> Detail {
     detail.field("server", call.server.as_deref().unwrap_or_default());
     detail.field("client", &call.client);
     detail.field("session", call.session.as_ref().map(|session| format!("…{session}")).unwrap_or_default());
-    detail.field("took", milliseconds(call.duration_ms));
+    detail.field("took", units::milliseconds(call.duration_ms));
     detail.field("request", exact_size(call.request_bytes));
     detail.field("answer", exact_size(call.response_bytes));
     detail.count("number", call.seq);

@@ -102,7 +102,8 @@ impl State {
     }
 
     pub(super) fn select_at(&mut self, section: usize, row: usize) {
-        if self.dialog.is_none() && self.sections.get(section).is_some_and(|section| row < section.rows.len()) {
+        let is_covered = self.dialog.is_some() || self.help.is_some();
+        if !is_covered && self.sections.get(section).is_some_and(|section| row < section.rows.len()) {
             let before: usize = self.sections[..section].iter().map(|section| section.rows.len()).sum();
             self.select(before + row);
         }
@@ -122,6 +123,9 @@ impl State {
 
     pub(super) fn wheel(&mut self, place: PointerArea, is_down: bool) {
         let by = if is_down { WHEEL_ROWS } else { -WHEEL_ROWS };
+        if let Some(position) = &mut self.help {
+            return scroll(position, by, self.measures.help);
+        }
         match (&mut self.dialog, &mut self.pane, place) {
             (Some(dialog), _, _) => dialog.scroll(by, self.measures.dialog),
             (None, Some(pane), PointerArea::Details) => scroll(&mut pane.scroll, by, self.measures.details),

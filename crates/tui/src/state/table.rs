@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo};
 use goblin_admin::routes::List;
+use goblin_client::units;
 use goblin_telemetry::clean;
 
 use crate::state::WatchedResource;
@@ -71,15 +72,7 @@ impl TableCell {
     }
 
     pub(super) fn milliseconds(value: Option<f64>) -> TableCell {
-        value.map_or_else(TableCell::default, |value| TableCell::ranked(milliseconds(value), value))
-    }
-}
-
-pub(crate) fn milliseconds(value: f64) -> String {
-    match value {
-        value if value < 10.0 => format!("{value:.1}ms"),
-        value if value < 10_000.0 => format!("{value:.0}ms"),
-        value => format!("{:.0}s", value / 1000.0),
+        value.map_or_else(TableCell::default, |value| TableCell::ranked(units::milliseconds(value), value))
     }
 }
 

@@ -364,6 +364,19 @@ fn use14_a_prompt_is_got_with_the_arguments_of_its_form() {
 }
 
 #[test]
+fn use14_the_mouse_reaches_nothing_behind_the_help() {
+    let mut state = at(Panel::Tools);
+    state.update(UiEvent::Measured(Measures { help: 10, ..Measures::default() }));
+    act(&mut state, Action::Help);
+    state.update(UiEvent::Wheel { place: PointerArea::List, is_down: true });
+    state.update(UiEvent::Select { section: 0, row: 2 });
+    assert_eq!((state.selected(), state.help), (0, Some(3)));
+    state.update(UiEvent::Cancel);
+    state.update(UiEvent::Select { section: 0, row: 2 });
+    assert_eq!((state.selected(), state.help), (2, None));
+}
+
+#[test]
 fn use14_a_template_is_read_with_its_variables() {
     let mut state = at(Panel::Resources);
     act(&mut state, Action::Last);

@@ -23,7 +23,7 @@ const WHILE_WRITING: [Hint; 2] = [("F1", "help"), ("Ctrl-C", "quit")];
 pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let room = usize::from(area.width);
     let last: &[Hint] = match &state.dialog {
-        _ if state.help.is_some() => &IN_DIALOG[1..],
+        _ if state.help.is_some() => &IN_DIALOG,
         Some(Dialog::Form(_) | Dialog::Jump(_)) => &WHILE_WRITING,
         Some(_) => &IN_DIALOG,
         None if state.is_searching => &WHILE_WRITING,
@@ -33,7 +33,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Them
     let room_of_text = room - last.iter().map(columns).sum::<usize>() - 2;
     let before = if let Some(notice) = &state.notice {
         let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
-        vec![Span::styled(pad(&format!("{mark} {}", notice.text), room_of_text, false), style)]
+        vec![Span::styled(padded(&format!("{mark} {}", notice.text), room_of_text), style)]
     } else if state.help.is_some() {
         hints_that_fit(&[("j/k", "scroll"), ("Esc", "close")], room_of_text, theme)
     } else if let Some(dialog) = &state.dialog {
@@ -48,12 +48,17 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Them
         spans
     } else if let LinkStatus::Lost { reason, retry_in } = &state.link {
         let text = format!("✗ retry in {} s: {reason}", retry_in.as_secs().max(1));
-        vec![Span::styled(pad(&text, room_of_text, false), theme.error())]
+        vec![Span::styled(padded(&text, room_of_text), theme.error())]
     } else {
         hints_that_fit(&panel_hints(state), room_of_text, theme)
     };
     let spans = [Span::raw(" ")].into_iter().chain(before).chain(hints_that_fit(last, room, theme));
     frame.render_widget(Line::from_iter(spans), area);
+}
+
+/// Returns the text with this width, of which the last two columns are empty.
+fn padded(text: &str, room: usize) -> String {
+    pad(text, room.saturating_sub(2), false) + "  "
 }
 
 fn columns((key, word): &Hint) -> usize {

@@ -2,6 +2,7 @@
 
 use goblin_admin::api::ServerStatus;
 use goblin_admin::routes::List;
+use goblin_client::units;
 
 use crate::state::data::DashboardData;
 use crate::state::detail::{Detail, Line};
@@ -9,7 +10,7 @@ use crate::state::format::plural;
 use crate::state::level::Level;
 use crate::state::logs::{LogLine, lines_of_server};
 use crate::state::message::Feed;
-use crate::state::table::{Tone, has_failed, milliseconds, state_cell};
+use crate::state::table::{Tone, has_failed, state_cell};
 
 /// The number of log lines in the details. `l` shows the whole log.
 const LOG_LINES: usize = 12;
@@ -103,6 +104,6 @@ fn add_calls(detail: &mut Detail, server: &ServerStatus) {
     detail.count("cancelled", calls.cancelled);
     let latency = server.latency;
     let times = [("mean", latency.mean_ms), ("p50", latency.p50_ms), ("p95", latency.p95_ms), ("p99", latency.p99_ms)];
-    let times = times.into_iter().filter_map(|(label, value)| Some(format!("{label} {}", milliseconds(value?))));
+    let times = times.into_iter().filter_map(|(label, value)| Some(format!("{label} {}", units::milliseconds(value?))));
     detail.field("latency", times.collect::<Vec<_>>().join("  "));
 }

@@ -83,10 +83,10 @@ pub(super) const CALLS: &[Column] = &[
     wide("CALL", 60),
     text("SERVER", 16),
     number("TOOK"),
+    wide("ERROR", 400),
     text("CLIENT", 20),
     number("SENT"),
     number("RECEIVED"),
-    wide("ERROR", 400),
 ];
 /// The kind of an event is in its details. The message has the same words.
 pub(super) const EVENTS: &[Column] = &[text("TIME", 8), text("LEVEL", 5), text("SERVER", 16), wide("MESSAGE", 2000)];
@@ -236,10 +236,10 @@ pub(super) fn call_row(call: &CallInfo) -> Vec<TableCell> {
         TableCell::text(if call.name.is_empty() { &call.method } else { &call.name }),
         TableCell::toned(call.server.as_deref().unwrap_or_default(), Tone::Dim),
         TableCell::milliseconds(Some(call.duration_ms)),
+        TableCell::toned(call.error.as_deref().unwrap_or_default(), Tone::Bad),
         TableCell::text(&call.client),
         size(call.request_bytes),
         size(call.response_bytes),
-        TableCell::toned(call.error.as_deref().unwrap_or_default(), Tone::Bad),
     ]
 }
 
