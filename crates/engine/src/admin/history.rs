@@ -54,7 +54,7 @@ impl<'a> CallFilter<'a> {
             server: query.get("server"),
             client: query.get("client"),
             tool: query.get("tool"),
-            uri: query.get("tool").map(|uri| mask::uri(uri)),
+            uri: query.get("tool").map(mask::uri),
             outcome: query.word("outcome", &outcomes)?,
             after: query.number("after", u64::MAX)?.unwrap_or_default(),
         })
