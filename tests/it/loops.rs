@@ -22,8 +22,8 @@ const TOOLS: usize = 2_000;
 const MAX_LISTED: u64 = 2 << 20;
 /// The limit in KiB by which the memory of the process may grow at its peak. The allocator returns memory late.
 const MAX_PEAK_GROWTH: u64 = 30 * 1024;
-/// The first pause after a loop, in seconds.
-const PAUSE: f64 = 5.0;
+/// The shortest first pause after a loop, in seconds.
+const PAUSE: f64 = 4.0;
 /// A time for which no list may wait.
 const LONG: &str = "600s";
 
