@@ -8,6 +8,7 @@ use crate::meta_listing::client_named;
 use crate::served::{Served, text};
 use crate::subscriber::UPDATED;
 use crate::subscriptions_patterns::glob;
+use crate::support::assert_error;
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -116,6 +117,24 @@ async fn use9_a_pattern_follows_the_profile_of_its_client() {
     viewed.change(resources(&[BETA])).await;
     assert_eq!(viewed.next_two().await, [updated(pattern), deleted(ALPHA)]);
     viewed.assert_only_beta().await;
+}
+
+#[tokio::test]
+async fn use9_a_new_filter_applies_to_the_uris_of_a_template_while_the_lists_stay_equal() {
+    let (hidden, shown) = ("a+db://salaries/1", "a+db://users/1");
+    let mut viewed = Viewed::start(resources(&["**"])).await;
+    let read = async |viewed: &Viewed, uri: &str| viewed.member.request("resources/read", json!({ "uri": uri })).await;
+    assert!(read(&viewed, hidden).await["result"].is_object());
+    viewed.member.subscribe(hidden).await;
+    viewed.change(Some(json!({ "resources": { "deny": ["a+db://salaries/*"] } }))).await;
+    viewed.assert_next(deleted(hidden)).await;
+    assert_error(&read(&viewed, hidden).await, -32002, "RESOURCE_NOT_FOUND");
+    let again = viewed.member.request("resources/subscribe", json!({ "uri": hidden })).await;
+    assert_error(&again, -32602, "RESOURCE_NOT_FOUND");
+    assert!(read(&viewed, shown).await["result"].is_object());
+    viewed.change(resources(&["**"])).await;
+    viewed.assert_next(updated(hidden)).await;
+    assert!(read(&viewed, hidden).await["result"].is_object());
 }
 
 #[tokio::test]

@@ -135,6 +135,27 @@ fn hard1_a_hidden_resource_is_found_in_no_spelling_under_any_naming() {
 }
 
 #[test]
+fn use9_a_narrower_filter_hides_a_uri_of_a_template_although_the_lists_stay_equal() {
+    let whole = catalog(&[resources("db", &[], &["db://{table}/{id}"])]);
+    let narrowed = |filter: Filter| {
+        let profile = Profile { resources: UriFilter::new(filter), ..Profile::default() };
+        narrow(&whole, &profile, &catalog_settings())
+    };
+    let uri = "db+db://salaries/1";
+    let before = narrowed(Filter::default());
+    assert_eq!(owner(&before, uri), "db db://salaries/1");
+    let mut after = narrowed(Filter { deny: globs(&["db+db://salaries/*"]), ..Filter::default() });
+    after.inherit(&before);
+    assert_eq!(owner(&after, uri), "");
+    let mut restored = narrowed(Filter::default());
+    restored.inherit(&after);
+    assert_eq!(owner(&restored, uri), "db db://salaries/1");
+    let mut equal = narrowed(Filter::default());
+    equal.inherit(&before);
+    assert!(Arc::ptr_eq(&equal.resources, &before.resources), "equal tables share their memory");
+}
+
+#[test]
 fn reg6_search_exposure_lists_pinned_tools_and_keeps_all_callable() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let check = |mode, auto_above, expected: &[&str]| {
