@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::client::modern::{META, listen_to};
 use crate::harness::fixture_server;
 use crate::meta_listing::client_named;
 use crate::served::{Served, text};
@@ -12,6 +13,7 @@ use crate::support::assert_error;
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// Returns a file with the profile `dev`, or without one.
 fn file(profile: Option<Value>) -> String {
@@ -169,6 +171,26 @@ async fn use12_a_client_whose_rule_changes_is_notified() {
     let mut stream = client.listen().await;
     served.put(&rules("cursor"));
     served.hang_up();
-    stream.await_method("notifications/tools/list_changed").await;
+    stream.await_method(TOOLS_CHANGED).await;
     assert!(!client.tool_names().await.iter().any(|name| name == "a_echo"));
+}
+
+#[tokio::test]
+async fn use12_a_listen_stream_follows_the_list_of_its_program_from_the_first_rule_on() {
+    let file = |clients: Value| {
+        let exposure = json!({ "mode": "search", "pinned": ["a_echo"], "clients": clients });
+        json!({ "exposure": exposure, "mcpServers": { "a": fixture_server(&[]) } }).to_string()
+    };
+    let served = Served::with(&file(json!({}))).await;
+    let other = served.gateway.client_seeing("a_echo").await;
+    let modern = Client::modern(served.gateway.address, json!({}));
+    let mut params = listen_to(json!({ "toolsListChanged": true }));
+    params["_meta"][format!("{META}clientInfo")] = json!({ "name": "claude-code", "version": "1" });
+    let (_, mut stream) = modern.listen_with(json!("l"), params).await;
+    served.put(&file(json!({ "claude-code": "all" })));
+    served.hang_up();
+    stream.await_method(TOOLS_CHANGED).await;
+    // Only the new list of the program has this tool.
+    other.call("a_change_tools", json!({})).await;
+    stream.await_method(TOOLS_CHANGED).await;
 }
