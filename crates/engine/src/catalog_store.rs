@@ -179,6 +179,9 @@ impl CatalogStore {
         let own = OwnCatalogs::default();
         let views = ViewSettings::new(config, gateway, version, &HashMap::new(), &own);
         let unknown = catalog_settings(config, gateway, &Exposure::default());
+        // The first requests may come before the first publication.
+        let mut exposures = config.profiles.values().map(|profile| &profile.exposure).chain([&config.exposure]);
+        let has_client_rules = exposures.any(|exposure| !exposure.clients.is_empty());
         CatalogStore {
             gateway: gateway.clone(),
             whole: empty_slot(version, &views.whole),
@@ -186,7 +189,7 @@ impl CatalogStore {
             empty: empty_slot(version, &unknown),
             own,
             has_client_links: AtomicBool::new(false),
-            has_client_rules: AtomicBool::new(false),
+            has_client_rules: AtomicBool::new(has_client_rules),
             version: AtomicU64::new(version),
             // No catalog is published yet, not even an empty one.
             published: AtomicU64::new(u64::MAX),

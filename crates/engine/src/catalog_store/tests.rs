@@ -1,4 +1,6 @@
 use goblin_client::lineage::Lineage;
+use goblin_config::exposure::ClientExposure;
+use goblin_config::glob::Glob;
 use goblin_config::{Policies, Server, ServerId, Transport};
 
 use super::*;
@@ -63,4 +65,21 @@ fn use9_a_removed_profile_stays_known_while_a_stream_of_a_client_with_own_links_
     drop(streams);
     store.set_views(&Config::default(), Vec::new());
     assert_eq!(names.iter().filter(is_known).count(), MAX_REMOVED_PROFILES);
+}
+
+#[test]
+fn use12_rules_for_client_programs_are_known_before_the_first_publication() {
+    let rule = ClientExposure {
+        client: Glob::new("cursor").expect("a pattern"),
+        mode: None,
+        pinned: Some(Vec::new()),
+        auto_above: None,
+        reveal: None,
+    };
+    let exposure = Exposure { clients: vec![rule], ..Exposure::default() };
+    let ruled = Profile { exposure: exposure.clone(), ..Profile::default() };
+    let in_profile = Config { profiles: [(profile("p"), Arc::new(ruled))].into(), ..Config::default() };
+    let has_rules = |config: Config| CatalogStore::new(&config, &Lineage::of_process(None).id).has_client_rules();
+    let in_whole = Config { exposure, ..Config::default() };
+    assert_eq!([Config::default(), in_whole, in_profile].map(has_rules), [false, true, true]);
 }
