@@ -25,6 +25,12 @@ fn file(profile: Option<Value>) -> String {
     config.to_string()
 }
 
+/// Returns a file with these rules for client programs.
+fn ruled(clients: Value) -> String {
+    let exposure = json!({ "mode": "search", "pinned": ["a_echo"], "clients": clients });
+    json!({ "exposure": exposure, "mcpServers": { "a": fixture_server(&[]) } }).to_string()
+}
+
 fn resources(allow: &[&str]) -> Option<Value> {
     Some(json!({ "resources": allow }))
 }
@@ -176,18 +182,35 @@ async fn use12_a_client_whose_rule_changes_is_notified() {
 }
 
 #[tokio::test]
-async fn use12_a_listen_stream_follows_the_list_of_its_program_from_the_first_rule_on() {
-    let file = |clients: Value| {
-        let exposure = json!({ "mode": "search", "pinned": ["a_echo"], "clients": clients });
-        json!({ "exposure": exposure, "mcpServers": { "a": fixture_server(&[]) } }).to_string()
+async fn reg8_use12_a_new_rule_notifies_only_the_clients_whose_lists_change() {
+    let served = Served::with(&ruled(json!({}))).await;
+    served.gateway.client_seeing("a_echo").await;
+    let (cursor, _) = client_named(&served.gateway, "/mcp", "cursor").await;
+    let (other, _) = client_named(&served.gateway, "/mcp", "other").await;
+    let (mut cursor_stream, mut other_stream) = (cursor.listen().await, other.listen().await);
+    let mut reload = async |clients: Value| {
+        served.put(&ruled(clients));
+        served.hang_up();
+        cursor_stream.await_method(TOOLS_CHANGED).await;
     };
-    let served = Served::with(&file(json!({}))).await;
+    reload(json!({ "cursor": "all" })).await;
+    reload(json!({ "claude-code": "all", "cursor": { "pinned": ["a_add"] } })).await;
+    reload(json!({})).await;
+    // The change of another list comes next, so none came before.
+    other.call("a_change_prompts", json!({})).await;
+    let next = other_stream.next().await.expect("a message");
+    assert_eq!(next["method"], "notifications/prompts/list_changed", "{next}");
+}
+
+#[tokio::test]
+async fn use12_a_listen_stream_follows_the_list_of_its_program_from_the_first_rule_on() {
+    let served = Served::with(&ruled(json!({}))).await;
     let other = served.gateway.client_seeing("a_echo").await;
     let modern = Client::modern(served.gateway.address, json!({}));
     let mut params = listen_to(json!({ "toolsListChanged": true }));
     params["_meta"][format!("{META}clientInfo")] = json!({ "name": "claude-code", "version": "1" });
     let (_, mut stream) = modern.listen_with(json!("l"), params).await;
-    served.put(&file(json!({ "claude-code": "all" })));
+    served.put(&ruled(json!({ "claude-code": "all" })));
     served.hang_up();
     stream.await_method(TOOLS_CHANGED).await;
     // Only the new list of the program has this tool.

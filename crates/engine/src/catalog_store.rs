@@ -159,7 +159,7 @@ fn catalog_settings(config: &Config, gateway: &GatewayId, exposure: &Exposure) -
 }
 
 fn empty_slot(version: u64, settings: &CatalogSettings) -> CatalogSlot {
-    CatalogSlot::new(Arc::new(build(version, settings, Vec::new())), ListVersions::default())
+    CatalogSlot::new(Arc::new(build(version, settings, Vec::new())))
 }
 
 /// Counters of the list pages sent to clients.
