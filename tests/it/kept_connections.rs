@@ -94,7 +94,7 @@ async fn use10_a_new_timeout_applies_to_the_next_call() {
     let mut kept = Kept::start(json!({})).await;
     let client = kept.client().await;
     let patient = hold_call(&client).await;
-    kept.change(json!({ "timeout": "100ms" })).await;
+    kept.change(json!({ "timeout": "100ms", "tools": { "timeouts": { "release": "60s" } } })).await;
     let call = async |delay: u64| client.try_call("a_nonce", json!({"nonce": "x", "delayMs": delay})).await;
     assert!(call(600_000).await.get("error").is_some(), "the new timeout applies");
     release(&client).await;

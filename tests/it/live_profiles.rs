@@ -3,14 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::client::modern::{META, listen_to};
 use crate::harness::fixture_server;
 use crate::meta_listing::client_named;
 use crate::served::{Served, text};
 use crate::subscriber::UPDATED;
 use crate::subscriptions_patterns::glob;
+use crate::support::assert_error;
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
 /// Returns a file with the profile `dev`, or without one.
 fn file(profile: Option<Value>) -> String {
@@ -20,6 +23,12 @@ fn file(profile: Option<Value>) -> String {
         config["profiles"] = json!({ "dev": profile });
     }
     config.to_string()
+}
+
+/// Returns a file with these rules for client programs.
+fn ruled(clients: Value) -> String {
+    let exposure = json!({ "mode": "search", "pinned": ["a_echo"], "clients": clients });
+    json!({ "exposure": exposure, "mcpServers": { "a": fixture_server(&[]) } }).to_string()
 }
 
 fn resources(allow: &[&str]) -> Option<Value> {
@@ -119,6 +128,24 @@ async fn use9_a_pattern_follows_the_profile_of_its_client() {
 }
 
 #[tokio::test]
+async fn use9_a_new_filter_applies_to_the_uris_of_a_template_while_the_lists_stay_equal() {
+    let (hidden, shown) = ("a+db://salaries/1", "a+db://users/1");
+    let mut viewed = Viewed::start(resources(&["**"])).await;
+    let read = async |viewed: &Viewed, uri: &str| viewed.member.request("resources/read", json!({ "uri": uri })).await;
+    assert!(read(&viewed, hidden).await["result"].is_object());
+    viewed.member.subscribe(hidden).await;
+    viewed.change(Some(json!({ "resources": { "deny": ["a+db://salaries/*"] } }))).await;
+    viewed.assert_next(deleted(hidden)).await;
+    assert_error(&read(&viewed, hidden).await, -32002, "RESOURCE_NOT_FOUND");
+    let again = viewed.member.request("resources/subscribe", json!({ "uri": hidden })).await;
+    assert_error(&again, -32602, "RESOURCE_NOT_FOUND");
+    assert!(read(&viewed, shown).await["result"].is_object());
+    viewed.change(resources(&["**"])).await;
+    viewed.assert_next(updated(hidden)).await;
+    assert!(read(&viewed, hidden).await["result"].is_object());
+}
+
+#[tokio::test]
 async fn d10_a_resource_that_the_next_process_does_not_have_is_deleted_although_a_template_matches() {
     let server = |process: &str| {
         let mut server = fixture_server(&[]);
@@ -150,6 +177,43 @@ async fn use12_a_client_whose_rule_changes_is_notified() {
     let mut stream = client.listen().await;
     served.put(&rules("cursor"));
     served.hang_up();
-    stream.await_method("notifications/tools/list_changed").await;
+    stream.await_method(TOOLS_CHANGED).await;
     assert!(!client.tool_names().await.iter().any(|name| name == "a_echo"));
+}
+
+#[tokio::test]
+async fn reg8_use12_a_new_rule_notifies_only_the_clients_whose_lists_change() {
+    let served = Served::with(&ruled(json!({}))).await;
+    served.gateway.client_seeing("a_echo").await;
+    let (cursor, _) = client_named(&served.gateway, "/mcp", "cursor").await;
+    let (other, _) = client_named(&served.gateway, "/mcp", "other").await;
+    let (mut cursor_stream, mut other_stream) = (cursor.listen().await, other.listen().await);
+    let mut reload = async |clients: Value| {
+        served.put(&ruled(clients));
+        served.hang_up();
+        cursor_stream.await_method(TOOLS_CHANGED).await;
+    };
+    reload(json!({ "cursor": "all" })).await;
+    reload(json!({ "claude-code": "all", "cursor": { "pinned": ["a_add"] } })).await;
+    reload(json!({})).await;
+    // The change of another list comes next, so none came before.
+    other.call("a_change_prompts", json!({})).await;
+    let next = other_stream.next().await.expect("a message");
+    assert_eq!(next["method"], "notifications/prompts/list_changed", "{next}");
+}
+
+#[tokio::test]
+async fn use12_a_listen_stream_follows_the_list_of_its_program_from_the_first_rule_on() {
+    let served = Served::with(&ruled(json!({}))).await;
+    let other = served.gateway.client_seeing("a_echo").await;
+    let modern = Client::modern(served.gateway.address, json!({}));
+    let mut params = listen_to(json!({ "toolsListChanged": true }));
+    params["_meta"][format!("{META}clientInfo")] = json!({ "name": "claude-code", "version": "1" });
+    let (_, mut stream) = modern.listen_with(json!("l"), params).await;
+    served.put(&ruled(json!({ "claude-code": "all" })));
+    served.hang_up();
+    stream.await_method(TOOLS_CHANGED).await;
+    // Only the new list of the program has this tool.
+    other.call("a_change_tools", json!({})).await;
+    stream.await_method(TOOLS_CHANGED).await;
 }

@@ -11,10 +11,13 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::scrape::gauge;
 use crate::subscriber::{ACTIVE, short, states};
-use crate::support::{assert_error, next_pid_in, path_text, pid_in};
+use crate::support::{assert_error, begin_call, next_pid_in, path_text, pid_in};
 
 const MODERN: [&str; 2] = ["--era", "modern"];
 const ALPHA: &str = "a+note:///alpha";
+/// The milliseconds of a call that ends long after the gateway closes a stream without URIs, and long before it merges
+/// streams.
+const BETWEEN_CLOSE_AND_MERGE: u64 = 6000;
 
 /// A gateway with one modern server `a`.
 struct Stage {
@@ -151,7 +154,10 @@ async fn sub2_the_server_sees_the_end_of_the_stream_after_the_last_subscription(
                 true => peer.unsubscribe(ALPHA).await,
                 false => peer.disconnect().await,
             }
+            let slow = begin_call(&client, "a_sleep", json!({ "ms": BETWEEN_CLOSE_AND_MERGE }));
             merged(&client, &[]).await;
+            assert!(!slow.is_finished(), "the stream ends soon, not with the next merge");
+            slow.abort();
         }
     }
 }

@@ -155,6 +155,23 @@ impl LongPages {
     }
 }
 
+/// The first list of tools that equals the list of an exposure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EqualTools {
+    /// The list of this exposure in the catalog before.
+    Before(usize),
+    /// The list of this exposure in the new catalog, possibly the same one. The catalog before has no equal list.
+    Now(usize),
+}
+
+/// The tools that the clients of one exposure see.
+#[derive(PartialEq)]
+struct ToolList<'a> {
+    definitions: Vec<&'a Bytes>,
+    /// Whether the list also has the tools that the client had described. `None` if it has all tools.
+    reveal: Option<bool>,
+}
+
 /// The part of a catalog that the clients of one era see. The client's profile has already chosen the catalog.
 pub struct View<'a, U: Upstream> {
     pub catalog: &'a Catalog<U>,
@@ -196,18 +213,28 @@ impl<U: Upstream> Catalog<U> {
         self.lists.len()
     }
 
-    /// Reports for each exposure whether the listed tools differ from those of another catalog. All differ if the
-    /// rules for clients do.
-    pub fn changed_tools(&self, before: &Catalog<U>) -> Vec<bool> {
-        // The gateways behind the servers are part of the pages, but clients need no notification of them: a restarted
-        // inner gateway has another id and the same tools.
-        let is_comparable = self.client_rules == before.client_rules && self.lists.len() == before.lists.len();
-        let is_changed = |index| !is_comparable || self.listed_tools(index) != before.listed_tools(index);
-        (0..self.lists.len()).map(is_changed).collect()
+    /// Returns for each exposure the first equal list of tools. Other rules for clients may move a client to another
+    /// exposure, so the list of every exposure counts.
+    pub fn equal_tools(&self, before: &Catalog<U>) -> Vec<EqualTools> {
+        let (earlier, current) = (before.listed_tools(), self.listed_tools());
+        let first = |list: &ToolList<'_>| match earlier.iter().position(|other| other == list) {
+            Some(place) => EqualTools::Before(place),
+            None => EqualTools::Now(current.iter().take_while(|other| *other != list).count()),
+        };
+        current.iter().map(first).collect()
     }
 
-    fn listed_tools(&self, exposure: usize) -> Vec<&Bytes> {
-        View { catalog: self, lists: &self.lists[exposure], era: Era::Legacy }.definitions(List::Tools)
+    /// Returns the listed tools of each exposure. The gateways behind the servers are part of the pages, but clients
+    /// need no notification of them: a restarted inner gateway has another id and the same tools.
+    fn listed_tools(&self) -> Vec<ToolList<'_>> {
+        let listed = |lists| ToolList {
+            definitions: View { catalog: self, lists, era: Era::Legacy }.definitions(List::Tools),
+            reveal: match lists.tools {
+                ListedTools::All => None,
+                ListedTools::Pinned { reveal, .. } => Some(reveal),
+            },
+        };
+        self.lists.iter().map(listed).collect()
     }
 
     /// Returns the lists of clients whose program has no exposure of its own.

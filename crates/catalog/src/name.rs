@@ -1,6 +1,6 @@
 //! The exposed names of tools and prompts (D4). A name is built once and looked up as a whole. It is never split.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use goblin_config::{NamePolicy, Namespacing, ServerId};
 use sha2::{Digest, Sha256};
@@ -92,48 +92,115 @@ fn fit(name: &str, server: &ServerId, native: &str, max_length: usize) -> String
 /// A name never changes its meaning when another backend appears. So if one entry claims the name with a suffix of
 /// another entry, neither gets it: the claimant loses the name, and the other entry gets a longer suffix.
 pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
-    let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (index, claim) in claims.iter().enumerate() {
-        for name in &claim.names {
-            claimed.entry(name).or_default().push(index);
-        }
-    }
-    // The claimed names that are also the name of another entry with a suffix.
-    let mut blocked: HashMap<String, Vec<usize>> = HashMap::new();
-    let (names, nameless) = loop {
-        let is_free = |name: &str| {
-            claimed.get(name).is_some_and(|claimants| claimants.len() == 1)
-                && !is_reserved(name)
-                && !blocked.contains_key(name)
-        };
-        let mut names: Vec<_> = claims.iter().map(|claim| free_names(claim, is_free)).collect();
-        let nameless: Vec<usize> = (0..claims.len()).filter(|index| names[*index].name.is_empty()).collect();
-        let is_taken = |name: &str| claimed.contains_key(name) || is_reserved(name);
-        let before = blocked.len();
-        for (index, name, rejected) in suffixed_names(claims, &nameless, is_taken) {
-            for name in rejected.into_iter().filter(|name| claimed.contains_key(&**name)) {
-                let entries = blocked.entry(name).or_default();
-                if !entries.contains(&index) {
-                    entries.push(index);
-                }
+    let mut resolver = Resolver::new(claims, is_reserved);
+    resolver.settle();
+    resolver.into_names()
+}
+
+/// The state of [`resolve_conflicts`]. Entries only lose names and never get them back, so the order in which they are
+/// examined does not change the result.
+struct Resolver<'a, F> {
+    claims: &'a [NameClaim<'a>],
+    is_reserved: F,
+    /// The entries that claim each name.
+    claimed: HashMap<&'a str, Vec<usize>>,
+    /// The claimed names that are also the name of another entry with a suffix. The values are these entries.
+    blocked: HashMap<&'a str, BTreeSet<usize>>,
+    /// The entries without a free name, with their current names.
+    nameless: HashMap<usize, SuffixedName>,
+    /// The entries that tried each name with a suffix.
+    tried: HashMap<String, Vec<usize>>,
+}
+
+struct SuffixedName {
+    name: String,
+    /// The number of hash characters.
+    letters: usize,
+}
+
+impl<'a, F: Fn(&str) -> bool> Resolver<'a, F> {
+    fn new(claims: &'a [NameClaim<'a>], is_reserved: F) -> Resolver<'a, F> {
+        let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, claim) in claims.iter().enumerate() {
+            for name in &claim.names {
+                claimed.entry(name).or_default().push(index);
             }
-            names[index].name = name;
         }
-        if blocked.len() == before {
-            break (names, nameless);
-        }
-    };
-    let is_contested = |name: &str, claimants: &[usize]| {
-        claimants.len() > 1
-            || blocked.contains_key(name)
-            || claimants.iter().any(|index| nameless.contains(index) && is_reserved(name))
-    };
-    let mut contested = BTreeMap::new();
-    for (name, claimants) in claimed.iter().filter(|(name, claimants)| is_contested(name, claimants)) {
-        let entries = claimants.iter().chain(blocked.get(*name).into_iter().flatten());
-        contested.insert((*name).to_owned(), entries.map(|index| names[*index].name.clone()).collect());
+        let (blocked, nameless, tried) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Resolver { claims, is_reserved, claimed, blocked, nameless, tried }
     }
-    ExposedNames { names, contested }
+
+    /// Examines each entry once, and again when it may have lost its name. A hostile server may list a long chain of
+    /// entries that lose their names one after the other. The cost of one loss must therefore not grow with the list.
+    fn settle(&mut self) {
+        let mut open: Vec<usize> = (0..self.claims.len()).collect();
+        while let Some(index) = open.pop() {
+            if !self.has_name(index) {
+                self.lengthen(index, &mut open);
+            }
+        }
+    }
+
+    /// Reports whether an entry still has a name that is its own.
+    fn has_name(&self, index: usize) -> bool {
+        match self.nameless.get(&index) {
+            None => self.claims[index].names.iter().any(|name| self.is_free(name)),
+            Some(SuffixedName { letters, .. }) if *letters >= MAX_HASH_LETTERS => true,
+            Some(SuffixedName { name, .. }) => {
+                let is_taken = self.claimed.contains_key(&**name) || (self.is_reserved)(name);
+                !is_taken && self.tried[name].len() == 1
+            }
+        }
+    }
+
+    fn is_free(&self, name: &str) -> bool {
+        self.claimed.get(name).is_some_and(|claimants| claimants.len() == 1)
+            && !(self.is_reserved)(name)
+            && !self.blocked.contains_key(name)
+    }
+
+    /// Gives an entry its first name with a suffix, or the next longer one. Adds the entries that may lose their names
+    /// to `open`.
+    fn lengthen(&mut self, index: usize, open: &mut Vec<usize>) {
+        let rejected = self.nameless.remove(&index);
+        let letters = rejected.as_ref().map_or(HASH_LETTERS, |rejected| rejected.letters + 2);
+        let claimed = rejected.and_then(|rejected| self.claimed.get_key_value(&*rejected.name));
+        if let Some((name, claimants)) = claimed {
+            let entries = self.blocked.entry(name).or_default();
+            if entries.is_empty() {
+                open.extend(claimants);
+            }
+            entries.insert(index);
+        }
+        let claim = &self.claims[index];
+        let stem = safe(claim.names.last().map_or("", String::as_str));
+        let name = suffixed(&stem, claim.server, claim.native, claim.max_length, letters);
+        // If two entries try the same name, both get longer ones.
+        let entries = self.tried.entry(name.clone()).or_default();
+        entries.push(index);
+        open.extend([entries[0], index]);
+        self.nameless.insert(index, SuffixedName { name, letters });
+    }
+
+    fn into_names(self) -> ExposedNames {
+        let mut names: Vec<_> = self.claims.iter().map(|claim| free_names(claim, |name| self.is_free(name))).collect();
+        for (index, suffixed) in &self.nameless {
+            names[*index].name.clone_from(&suffixed.name);
+        }
+        let mut contested = BTreeMap::new();
+        for (name, claimants) in self.claimed.iter().filter(|(name, claimants)| self.is_contested(name, claimants)) {
+            let entries = claimants.iter().chain(self.blocked.get(name).into_iter().flatten());
+            contested.insert((*name).to_owned(), entries.map(|index| names[*index].name.clone()).collect());
+        }
+        ExposedNames { names, contested }
+    }
+
+    /// Reports whether a claimed name means no entry. An entry that has another name does not contest a reserved name.
+    fn is_contested(&self, name: &str, claimants: &[usize]) -> bool {
+        claimants.len() > 1
+            || self.blocked.contains_key(name)
+            || claimants.iter().any(|index| self.nameless.contains_key(index)) && (self.is_reserved)(name)
+    }
 }
 
 /// Returns the names that a claim gets. The first is the name in lists, or empty if none is free.
@@ -141,43 +208,6 @@ fn free_names(claim: &NameClaim<'_>, is_free: impl Fn(&str) -> bool) -> ExposedN
     let (mut got, lost) = claim.names.iter().cloned().partition::<Vec<_>, _>(|name| is_free(name));
     let name = if got.is_empty() { String::new() } else { got.remove(0) };
     ExposedName { name, aliases: got, lost }
-}
-
-/// Returns a name with a suffix for each entry, with the shorter ones that are taken. If two entries have the same one,
-/// both get longer suffixes.
-fn suffixed_names(
-    claims: &[NameClaim<'_>],
-    nameless: &[usize],
-    is_taken: impl Fn(&str) -> bool,
-) -> Vec<(usize, String, Vec<String>)> {
-    let mut open: Vec<(usize, Vec<String>)> = nameless.iter().map(|index| (*index, Vec::new())).collect();
-    let (mut found, mut tried, mut letters) = (Vec::new(), HashSet::new(), HASH_LETTERS);
-    while !open.is_empty() {
-        let candidate = |(index, _): &(usize, Vec<String>)| {
-            let claim = &claims[*index];
-            let stem = safe(claim.names.last().map_or("", String::as_str));
-            suffixed(&stem, claim.server, claim.native, claim.max_length, letters)
-        };
-        let candidates: Vec<_> = open.iter().map(candidate).collect();
-        let mut counts: HashMap<&str, usize> = HashMap::new();
-        for candidate in &candidates {
-            *counts.entry(candidate).or_default() += 1;
-        }
-        let mut rejected = Vec::new();
-        for ((index, mut shorter), name) in open.into_iter().zip(&candidates) {
-            let is_unique = counts[&**name] == 1 && !tried.contains(name) && !is_taken(name);
-            if is_unique || letters >= MAX_HASH_LETTERS {
-                found.push((index, name.clone(), shorter));
-            } else {
-                shorter.push(name.clone());
-                rejected.push((index, shorter));
-            }
-        }
-        tried.extend(candidates);
-        open = rejected;
-        letters += 2;
-    }
-    found
 }
 
 /// Replaces unsafe characters by `_`.
@@ -208,6 +238,9 @@ pub fn hash(server: &ServerId, native: &str, letters: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -291,6 +324,36 @@ mod tests {
         assert!(after.names[2].starts_with(&format!("{suffixed}_")), "{after:?}");
         assert_eq!(after.names[1], before.names[1]);
         assert_eq!(after.contested[suffixed], [after.names[2].clone(), after.names[0].clone()]);
+    }
+
+    #[test]
+    fn d4_a_chain_of_lost_names_takes_work_in_proportion_to_its_length() {
+        const LINKS: usize = 20_000;
+        const MAX_LOOKUPS_PER_NAME: usize = 10;
+        let (own, max_length) = (server("s"), default().max_length);
+        let claimed = |native: &str| claimed_names(NamePolicy::Prefix, &default(), "s", &own, native);
+        // Each further entry claims the name with a suffix of the entry before.
+        let mut natives = vec!["x_y".to_owned(), "x.y".to_owned()];
+        for _ in 0..LINKS {
+            let last = &natives[natives.len() - 1];
+            let suffixed = suffixed(&claimed(last)[0], &own, last, max_length, HASH_LETTERS);
+            natives.push(suffixed["s_".len()..].to_owned());
+        }
+        let claim = |native| NameClaim { server: &own, native, names: claimed(native), max_length };
+        let claims: Vec<_> = natives.iter().map(|native| claim(native)).collect();
+        let lookups = Cell::new(0);
+        let found = resolve_conflicts(&claims, |_| {
+            lookups.set(lookups.get() + 1);
+            assert!(lookups.get() <= claims.len() * MAX_LOOKUPS_PER_NAME, "too many lookups");
+            false
+        });
+        assert_eq!(found.contested.len(), LINKS + 1);
+        let unique: HashSet<_> = found.names.iter().map(|name| &name.name).collect();
+        assert_eq!(unique.len(), claims.len());
+        assert!(
+            found.names.iter().zip(&claims).all(|(name, claim)| name.lost == claim.names),
+            "no entry has its claim"
+        );
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl ResourceTable {
         self.entries.push(resource);
     }
 
-    /// Reports whether two tables have the same servers, resources and templates, and hide the same ones.
+    /// Reports whether two tables have the same filter, servers, resources and templates, and hide the same ones. Tables
+    /// with equal lists and different filters differ: a filter also decides about URIs that only a template offers.
     pub(super) fn is_same(&self, other: &ResourceTable) -> bool {
         let is_same_server = |index: usize| {
             let ((id, config), (other_id, other_config)) = (&self.servers[index], &other.servers[index]);
@@ -123,7 +124,8 @@ impl ResourceTable {
                 == (two.source, &two.native, &two.exposed, &two.definition)
         };
         let counts = |table: &ResourceTable| (table.servers.len(), table.entries.len(), table.templates.len());
-        counts(self) == counts(other)
+        self.filter == other.filter
+            && counts(self) == counts(other)
             && (0..self.servers.len()).all(is_same_server)
             && (0..self.entries.len()).all(is_same_resource)
             && (0..self.templates.len()).all(is_same_template)

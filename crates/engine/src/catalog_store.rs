@@ -6,6 +6,8 @@
 mod own;
 mod slot;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,12 +105,14 @@ struct ProfileCatalog {
 }
 
 impl ViewSettings {
-    /// Returns the settings of a configuration. Continues the slots of the profiles in `before`.
+    /// Returns the settings of a configuration. Continues the slots of the profiles in `before`. `own` has the catalogs
+    /// of clients with links of their own, whose streams may watch a removed profile.
     fn new(
         config: &Config,
         gateway: &GatewayId,
         version: u64,
         before: &HashMap<ProfileName, ProfileCatalog>,
+        own: &OwnCatalogs,
     ) -> ViewSettings {
         let make = |name: &ProfileName, profile: Arc<Profile>, is_removed: bool| {
             let settings = catalog_settings(config, gateway, &profile.exposure);
@@ -119,9 +123,12 @@ impl ViewSettings {
             (name.clone(), ProfileCatalog { profile, published, settings, slot, is_removed })
         };
         let current = config.profiles.iter().map(|(name, profile)| make(name, Arc::clone(profile), false));
-        let is_watched = |catalog: &ProfileCatalog| catalog.slot.versions.receiver_count() > 0;
+        // The order matters: a stream that moves to an own catalog watches that one before it leaves this slot.
+        let is_watched = |name: &ProfileName, catalog: &ProfileCatalog| {
+            catalog.slot.versions.receiver_count() > 0 || own.is_watched(name)
+        };
         let removed = before.iter().filter(|(name, _)| !config.profiles.contains_key(*name));
-        let (watched, mut idle): (Vec<_>, Vec<_>) = removed.partition(|(_, catalog)| is_watched(catalog));
+        let (watched, mut idle): (Vec<_>, Vec<_>) = removed.partition(|(name, catalog)| is_watched(name, catalog));
         for (_, dropped) in idle.split_off(idle.len().min(MAX_REMOVED_PROFILES)) {
             dropped.published.store(Arc::new(Profile::nothing()));
         }
@@ -135,6 +142,15 @@ impl ViewSettings {
     fn profile(&self, name: &str) -> Option<&ProfileCatalog> {
         self.profiles.get(name).filter(|catalog| !catalog.is_removed)
     }
+
+    /// Returns the part of a catalog that clients of a profile see. Clients of an unknown profile see nothing.
+    fn narrow(&self, whole: Catalog, profile: Option<&ProfileName>) -> Catalog {
+        match profile.map(|name| self.profiles.get(name)) {
+            None => whole,
+            Some(Some(known)) => narrow(&whole, &known.profile, &known.settings),
+            Some(None) => narrow(&whole, &Profile::nothing(), &self.whole),
+        }
+    }
 }
 
 /// Returns the settings of a catalog that clients with this exposure see.
@@ -143,7 +159,7 @@ fn catalog_settings(config: &Config, gateway: &GatewayId, exposure: &Exposure) -
 }
 
 fn empty_slot(version: u64, settings: &CatalogSettings) -> CatalogSlot {
-    CatalogSlot::new(Arc::new(build(version, settings, Vec::new())), ListVersions::default())
+    CatalogSlot::new(Arc::new(build(version, settings, Vec::new())))
 }
 
 /// Counters of the list pages sent to clients.
@@ -160,16 +176,20 @@ impl CatalogStore {
         // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
-        let views = ViewSettings::new(config, gateway, version, &HashMap::new());
+        let own = OwnCatalogs::default();
+        let views = ViewSettings::new(config, gateway, version, &HashMap::new(), &own);
         let unknown = catalog_settings(config, gateway, &Exposure::default());
+        // The first requests may come before the first publication.
+        let mut exposures = config.profiles.values().map(|profile| &profile.exposure).chain([&config.exposure]);
+        let has_client_rules = exposures.any(|exposure| !exposure.clients.is_empty());
         CatalogStore {
             gateway: gateway.clone(),
             whole: empty_slot(version, &views.whole),
             inputs: ArcSwap::from_pointee(CatalogInputs { views: Arc::new(views), backends: Arc::default() }),
             empty: empty_slot(version, &unknown),
-            own: OwnCatalogs::default(),
+            own,
             has_client_links: AtomicBool::new(false),
-            has_client_rules: AtomicBool::new(false),
+            has_client_rules: AtomicBool::new(has_client_rules),
             version: AtomicU64::new(version),
             // No catalog is published yet, not even an empty one.
             published: AtomicU64::new(u64::MAX),
@@ -188,7 +208,7 @@ impl CatalogStore {
     /// lists change. Only one task calls this or [`CatalogStore::set_backends`].
     pub(crate) fn set_views(&self, config: &Config, backends: Vec<Arc<Backend>>) {
         let version = self.next_version();
-        let views = ViewSettings::new(config, &self.gateway, version, &self.inputs.load().views.profiles);
+        let views = ViewSettings::new(config, &self.gateway, version, &self.inputs.load().views.profiles, &self.own);
         self.set_inputs(Arc::new(views), backends);
     }
 
@@ -197,9 +217,12 @@ impl CatalogStore {
         self.live_profile(name).map(|profile| profile.load_full())
     }
 
-    /// Returns the configuration of a profile's catalog, which changes together with the catalog.
+    /// Returns the configuration of a profile's catalog, which changes together with the catalog. An unknown profile
+    /// admits nothing.
     pub(crate) fn live_profile(&self, name: Option<&ProfileName>) -> Option<Arc<ArcSwap<Profile>>> {
-        self.inputs.load().views.profiles.get(name?).map(|catalog| Arc::clone(&catalog.published))
+        let inputs = self.inputs.load();
+        let known = inputs.views.profiles.get(name?).map(|catalog| Arc::clone(&catalog.published));
+        Some(known.unwrap_or_else(|| Arc::new(ArcSwap::from_pointee(Profile::nothing()))))
     }
 
     /// Returns the catalog of clients without a profile and without links of their own.
@@ -435,11 +458,9 @@ impl CatalogStore {
         // A client with an unknown profile has the empty catalog, and no sources with own links.
         let shared = |caller: &Caller| self.with_slot(caller.profile.as_ref(), |slot| slot.current.load_full());
         let make = |caller: &Caller, sources: Vec<Source>| {
+            // A reload may add the profile of a client after `views` was loaded.
             let whole = build(self.next_version(), &views.whole, sources);
-            let mut catalog = match caller.profile.as_ref().and_then(|name| views.profiles.get(name)) {
-                None => whole,
-                Some(profile) => narrow(&whole, &profile.profile, &profile.settings),
-            };
+            let mut catalog = views.narrow(whole, caller.profile.as_ref());
             catalog.inherit(&shared(caller));
             catalog
         };

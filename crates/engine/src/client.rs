@@ -48,7 +48,7 @@ const MAX_REVEALED_TOOLS: usize = 64;
 /// The stored level of a client that set none.
 const NO_LEVEL: u8 = u8::MAX;
 
-/// The versions of the lists that clients are notified of. A greater number means that the list changed.
+/// The versions of the lists that clients are notified of. Another number means that the list changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListVersions {
     pub tools: u64,

@@ -1,5 +1,5 @@
 use goblin_config::Filter;
-use goblin_config::exposure::{Exposure, ExposureMode};
+use goblin_config::exposure::{ClientExposure, Exposure, ExposureMode};
 use goblin_config::glob::Glob;
 use goblin_wire::Error;
 
@@ -132,6 +132,57 @@ fn hard1_a_hidden_resource_is_found_in_no_spelling_under_any_naming() {
             assert_eq!(owner(&narrowed, spelling), "", "{pattern} {spelling}");
         }
     }
+}
+
+#[test]
+fn use9_a_narrower_filter_hides_a_uri_of_a_template_although_the_lists_stay_equal() {
+    let whole = catalog(&[resources("db", &[], &["db://{table}/{id}"])]);
+    let narrowed = |filter: Filter| {
+        let profile = Profile { resources: UriFilter::new(filter), ..Profile::default() };
+        narrow(&whole, &profile, &catalog_settings())
+    };
+    let uri = "db+db://salaries/1";
+    let before = narrowed(Filter::default());
+    assert_eq!(owner(&before, uri), "db db://salaries/1");
+    let mut after = narrowed(Filter { deny: globs(&["db+db://salaries/*"]), ..Filter::default() });
+    after.inherit(&before);
+    assert_eq!(owner(&after, uri), "");
+    let mut restored = narrowed(Filter::default());
+    restored.inherit(&after);
+    assert_eq!(owner(&restored, uri), "db db://salaries/1");
+    let mut equal = narrowed(Filter::default());
+    equal.inherit(&before);
+    assert!(Arc::ptr_eq(&equal.resources, &before.resources), "equal tables share their memory");
+}
+
+#[test]
+fn reg8_use12_a_list_of_tools_is_compared_with_those_of_all_exposures() {
+    use crate::EqualTools::{Before, Now};
+    let whole = catalog(&[tools("a", &["t", "u"])]);
+    let narrowed = |mode, clients: &[(&str, ExposureMode)]| {
+        let rule = |(client, mode): &(&str, ExposureMode)| ClientExposure {
+            client: Glob::new(client).expect("a pattern"),
+            mode: Some(*mode),
+            pinned: None,
+            auto_above: None,
+            reveal: None,
+        };
+        let clients = clients.iter().map(rule).collect();
+        let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above: 9, reveal: false, clients };
+        narrow(&whole, &Profile::default(), &CatalogSettings { exposure, ..catalog_settings() })
+    };
+    use ExposureMode::{All, Auto, Search};
+    let plain = narrowed(Search, &[]);
+    let ruled = narrowed(Search, &[("cursor", All)]);
+    assert_eq!(ruled.equal_tools(&plain), [Before(0), Now(1)], "a new rule changes no other list");
+    assert_eq!(plain.equal_tools(&ruled), [Before(0)]);
+    assert_eq!(narrowed(All, &[("other", Search)]).equal_tools(&ruled), [Before(1), Before(0)]);
+    assert_eq!(narrowed(All, &[("other", Auto)]).equal_tools(&plain), [Now(0), Now(0)], "equal lists, other exposures");
+    // The definitions are equal, but clients must not defer the tools of the second list.
+    let pinned = |mode| Exposure { mode, pinned: globs(&["*"]), ..Exposure::default() };
+    let all_pinned = |mode| CatalogSettings { exposure: pinned(mode), ..catalog_settings() };
+    let [one, other] = [All, Search].map(|mode| narrow(&whole, &Profile::default(), &all_pinned(mode)));
+    assert_eq!(other.equal_tools(&one), [Now(0)]);
 }
 
 #[test]

@@ -187,6 +187,13 @@ impl OwnCatalogs {
         drop(removed);
     }
 
+    /// Reports whether a stream watches the own catalog of a client of this profile.
+    pub(super) fn is_watched(&self, profile: &ProfileName) -> bool {
+        let table = self.table.read();
+        let mut all = table.sessions.values().chain(&table.groups);
+        all.any(|own| own.caller.profile.as_ref() == Some(profile) && own.slot.versions.receiver_count() > 0)
+    }
+
     /// Reports whether the client's catalog contains this listing of its own link.
     pub(super) fn contains(&self, caller: &Caller, listing: &Arc<Listing>) -> bool {
         self.find(caller).is_some_and(|own| own.contains(listing))

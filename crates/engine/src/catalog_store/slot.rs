@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use goblin_catalog::listing::List;
-use goblin_catalog::{Cursor, LongPages, Page, Viewer};
+use goblin_catalog::{Cursor, EqualTools, LongPages, Page, Viewer};
 use goblin_telemetry::Observe;
 use goblin_wire::memory::{BufferKind, Reservation};
 use goblin_wire::{Dialect, Error, Limit};
@@ -29,9 +29,19 @@ const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 pub(super) struct CatalogSlot {
     pub current: ArcSwap<Catalog>,
     pub versions: watch::Sender<ListVersions>,
-    /// The version of the listed tools for each exposure. `versions` has that of the first.
-    tool_versions: Mutex<Vec<u64>>,
+    tool_versions: Mutex<ToolVersions>,
     before: Mutex<VecDeque<KeptPages>>,
+}
+
+/// The versions of the listed tools.
+///
+/// Invariant: two exposures have the same version only if their lists are equal, and no list gets the version of an
+/// earlier list that differs. A reload may move a client to another exposure, and the client compares the versions.
+#[derive(Clone)]
+struct ToolVersions {
+    /// The version for each exposure. `CatalogSlot::versions` has that of the first.
+    exposures: Vec<u64>,
+    newest: u64,
 }
 
 /// The pages of a replaced catalog, for clients that have read the first of several pages. The rest of the catalog is
@@ -46,15 +56,15 @@ struct KeptPages {
 /// The lists that differ from the previous catalog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ListChangeFlags {
-    /// The listed tools of each exposure. Empty if none differ.
-    tools: Vec<bool>,
+    /// The first equal list of tools for each exposure. Empty if the catalog is the same.
+    tools: Vec<EqualTools>,
     prompts: bool,
     resources: bool,
 }
 
 impl ListChangeFlags {
     pub(super) fn between(old: &Catalog, new: &Catalog) -> ListChangeFlags {
-        let tools = new.changed_tools(old);
+        let tools = new.equal_tools(old);
         let (old, new) = (old.view(Dialect::NEWEST), new.view(Dialect::NEWEST));
         let changed = |list| old.definitions(list) != new.definitions(list);
         ListChangeFlags {
@@ -66,22 +76,29 @@ impl ListChangeFlags {
 }
 
 impl CatalogSlot {
-    pub(super) fn new(catalog: Arc<Catalog>, versions: ListVersions) -> CatalogSlot {
-        let tool_versions = Mutex::new(vec![versions.tools; catalog.count_exposures()]);
-        let current = ArcSwap::new(catalog);
-        CatalogSlot { current, versions: watch::Sender::new(versions), tool_versions, before: Mutex::default() }
+    pub(super) fn new(catalog: Arc<Catalog>) -> CatalogSlot {
+        CatalogSlot {
+            versions: watch::Sender::default(),
+            tool_versions: Mutex::new(ToolVersions::new(&catalog)),
+            current: ArcSwap::new(catalog),
+            before: Mutex::default(),
+        }
     }
 
     /// Returns a slot with the same catalog and versions.
     pub(super) fn successor(&self) -> CatalogSlot {
-        let slot = CatalogSlot::new(self.current.load_full(), *self.versions.borrow());
-        CatalogSlot { tool_versions: Mutex::new(self.tool_versions.lock().clone()), ..slot }
+        CatalogSlot {
+            current: ArcSwap::new(self.current.load_full()),
+            versions: watch::Sender::new(*self.versions.borrow()),
+            tool_versions: Mutex::new(self.tool_versions.lock().clone()),
+            before: Mutex::default(),
+        }
     }
 
     /// Returns the versions of the lists for a client program.
     pub(super) fn versions_for(&self, program: Option<&str>) -> ListVersions {
         let (mut versions, exposure) = (*self.versions.borrow(), self.current.load().exposure_of(program));
-        if let Some(tools) = self.tool_versions.lock().get(exposure) {
+        if let Some(tools) = self.tool_versions.lock().exposures.get(exposure) {
             versions.tools = *tools;
         }
         versions
@@ -166,27 +183,17 @@ impl CatalogSlot {
 
     /// Notifies the watchers of this slot.
     pub(super) fn notify_watchers(&self, changed: &ListChangeFlags) {
-        let tools = self.count_changes(&changed.tools);
+        let tools = {
+            let mut tool_versions = self.tool_versions.lock();
+            tool_versions.advance(&changed.tools);
+            tool_versions.exposures[0]
+        };
         self.versions.send_modify(|versions| {
-            versions.tools = tools.unwrap_or(versions.tools);
+            versions.tools = tools;
             versions.prompts += u64::from(changed.prompts);
             versions.resources += u64::from(changed.resources);
             versions.catalog += 1;
         });
-    }
-
-    /// Counts changes of the listed tools. Returns the new version for the first exposure. If all lists changed, all
-    /// versions become greater than any before: other exposures may have taken the places of the old ones, and a client
-    /// compares the version of its new place with that of its old one.
-    fn count_changes(&self, changed: &[bool]) -> Option<u64> {
-        let mut tools = self.tool_versions.lock();
-        if !changed.is_empty() && (changed.len() != tools.len() || changed.iter().all(|is_changed| *is_changed)) {
-            let next = tools.iter().max().map_or(1, |newest| newest + 1);
-            *tools = vec![next; changed.len()];
-        } else {
-            tools.iter_mut().zip(changed).for_each(|(version, changed)| *version += u64::from(*changed));
-        }
-        tools.first().copied()
     }
 
     fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
@@ -194,11 +201,39 @@ impl CatalogSlot {
     }
 }
 
+impl ToolVersions {
+    /// Returns the versions for a first catalog. The first exposure gets 0, as in new [`ListVersions`].
+    fn new(catalog: &Catalog) -> ToolVersions {
+        let version = |equal| match equal {
+            EqualTools::Before(place) | EqualTools::Now(place) => place as u64,
+        };
+        let exposures: Vec<u64> = catalog.equal_tools(catalog).into_iter().map(version).collect();
+        ToolVersions { newest: exposures.len() as u64, exposures }
+    }
+
+    /// Replaces the versions by those of the next catalog. A list that any exposure had before keeps its version.
+    fn advance(&mut self, equals: &[EqualTools]) {
+        if equals.is_empty() {
+            return;
+        }
+        let next = |place: usize| self.newest + 1 + place as u64;
+        let version = |equal: &EqualTools| match *equal {
+            // A slot that was created just before may lack the version.
+            EqualTools::Before(place) => self.exposures.get(place).copied().unwrap_or(next(place + equals.len())),
+            EqualTools::Now(place) => next(place),
+        };
+        self.exposures = equals.iter().map(version).collect();
+        self.newest = self.exposures.iter().copied().fold(self.newest, u64::max);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use bytes::Bytes;
+    use goblin_catalog::EqualTools::{Before, Now};
     use goblin_catalog::build::{CatalogSettings, build};
     use goblin_config::Config;
     use goblin_config::exposure::MetaListing;
@@ -213,19 +248,24 @@ mod tests {
     }
 
     #[test]
-    fn use12_a_client_at_another_place_sees_a_new_version() {
+    fn use12_the_version_of_a_list_follows_it_to_another_exposure() {
         let settings = CatalogSettings::new(&Config::default());
-        let catalog = Arc::new(build(1, &settings, Vec::new()));
-        let slot = CatalogSlot::new(catalog, ListVersions::default());
-        let count = |changed: &[bool]| {
-            slot.count_changes(changed);
-            slot.tool_versions.lock().clone()
+        let mut versions = ToolVersions::new(&build(1, &settings, Vec::new()));
+        let mut advance = |equal: &[EqualTools]| {
+            versions.advance(equal);
+            versions.exposures.clone()
         };
-        assert_eq!(count(&[true, true]), [1, 1], "a rule adds a place");
-        assert_eq!(count(&[true, false]), [2, 1]);
-        // Another rule replaces the first. A client of the first place, which saw version 2, moves to the second.
-        assert_eq!(count(&[true, true]), [3, 3]);
-        assert_eq!(count(&[]), [3, 3]);
+        assert_eq!(advance(&[Before(0), Now(1)]), [0, 3], "a rule adds an exposure");
+        assert_eq!(advance(&[Now(0), Before(1)]), [4, 3]);
+        assert_eq!(advance(&[Before(1), Before(0), Now(2)]), [3, 4, 7], "lists keep their versions at other places");
+        assert_eq!(advance(&[Before(0), Before(0)]), [3, 3], "two equal lists");
+        assert_eq!(advance(&[Now(0), Now(0)]), [8, 8], "no version returns");
+        assert_eq!(advance(&[]), [8, 8]);
+        assert_eq!(
+            advance(&[Before(0), Before(5), Now(1)]).iter().collect::<BTreeSet<_>>().len(),
+            3,
+            "an unknown list"
+        );
     }
 
     #[test]
@@ -235,7 +275,7 @@ mod tests {
         config.meta_tools.enabled = MetaListing::Always;
         let settings = CatalogSettings::new(&config);
         let catalog = |version| Arc::new(build(version, &settings, Vec::new()));
-        let (slot, observe) = (CatalogSlot::new(catalog(1), ListVersions::default()), Observe::default());
+        let (slot, observe) = (CatalogSlot::new(catalog(1)), Observe::default());
         let reserved = || slot.before().iter().map(|kept| kept.reserved.bytes()).sum::<usize>();
         let viewer = Viewer { dialect: Dialect::NEWEST, program: None };
         slot.page(viewer, List::Tools, None).expect("a list is begun");
@@ -253,7 +293,7 @@ mod tests {
         config.meta_tools.enabled = MetaListing::Always;
         let settings = CatalogSettings::new(&config);
         let catalog = |version| Arc::new(build(version, &settings, Vec::new()));
-        let (slot, is_over) = (CatalogSlot::new(catalog(1), ListVersions::default()), AtomicBool::new(false));
+        let (slot, is_over) = (CatalogSlot::new(catalog(1)), AtomicBool::new(false));
         let viewer = Viewer { dialect: Dialect::NEWEST, program: None };
         let read_all = || {
             let (mut pages, mut cursor) = (0, None);

@@ -138,7 +138,9 @@ impl Dispatcher {
         sender: &StatelessClient,
         request: &Request,
     ) -> Result<ListenSubscription, Error> {
-        ListenSubscription::begin(self, sender, self.caller(sender, request)?, request)
+        // The stream outlives a reload, and a new rule may then select the lists of this program.
+        let caller = Caller { program: program_of(request), ..self.caller(sender, request)? };
+        ListenSubscription::begin(self, sender, caller, request)
     }
 
     /// Returns the caller of a request. Returns an error if its `_meta` is too long or not valid.
@@ -239,8 +241,13 @@ fn caller(sender: &StatelessClient, request: &Request, has_rules: bool) -> Resul
         level,
         client_capabilities: ClientCapabilities::read_shared(text, meta.capabilities),
         is_gateway: matches!(sender, StatelessClient::Http { is_gateway: true, .. }),
-        program: meta.client_info.filter(|_| has_rules).and_then(|info| program(text, info)),
+        program: if has_rules { program_of(request) } else { None },
     })
+}
+
+/// Returns the name of the client program in lower case.
+fn program_of(request: &Request) -> Option<Arc<str>> {
+    request.params.known_meta.client_info.and_then(|info| program(request.raw.as_str(), info))
 }
 
 /// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
