@@ -350,11 +350,16 @@ impl SubscriptionManager {
         state.table.drain()
     }
 
-    /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected.
+    /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected. Reports the resources
+    /// as deleted if this manager is closed.
     pub(crate) fn take_over(self: &Arc<SubscriptionManager>, drained: DrainedSubscriptions) {
         let subscriptions = drained.subscriptions.iter();
         let clients: Vec<_> = subscriptions.map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let mut state = self.state();
+        if state.is_closed {
+            drop(state);
+            return self.announce_deleted(drained.subscriptions);
+        }
         // Load under the lock, for the same reason as in `add`.
         let offered = self.context.lists.view();
         let exposed = self.exposed(&offered);
