@@ -366,3 +366,30 @@ async fn d10_a_listen_stream_of_a_per_client_server_follows_a_reload() {
     assert_eq!(next_touched(&mut stream, &json!(1)).await["version"], 1, "the new process is subscribed to");
     running.app.stop().await;
 }
+
+#[tokio::test]
+async fn d1_a_client_that_subscribes_after_a_renaming_gets_updates_under_the_new_name() {
+    let server_with = |rename: Value| {
+        let mut server = fixture_server(&[]);
+        server["resources"] = json!({ "rename": rename });
+        json!({ "a": server })
+    };
+    let mut running = Running::start(server_with(json!({}))).await;
+    let [old, covering, new] = [(); 3].map(|()| running.peer(json!({})));
+    let (old, covering, new) = (old.await, covering.await, new.await);
+    old.subscribe("a+note:///alpha").await;
+    covering.subscribe_with("a+note:///*", glob()).await;
+    running.reload(server_with(json!({ "note:///alpha": "my:alpha" })));
+    running.app.catalogs().caught_up().await;
+    assert_eq!(new.subscribe("my:alpha").await["dev.goblin/uri"], "my:alpha");
+    old.touch("note:///alpha", 1).await;
+    for (peer, uri) in [(&old, "a+note:///alpha"), (&covering, "my:alpha"), (&new, "my:alpha")] {
+        assert_eq!(short(&receive_notifications(peer, UPDATED, 1).await), [format!("{uri} 1")]);
+    }
+    // A deletion has the same names.
+    old.change(json!({"remove": "note:///alpha"})).await;
+    for (peer, uri) in [(&old, "a+note:///alpha"), (&covering, "my:alpha"), (&new, "my:alpha")] {
+        assert_eq!(receive_notifications(peer, UPDATED, 1).await, [deletion_mark(uri)]);
+    }
+    running.app.stop().await;
+}

@@ -12,7 +12,7 @@ use goblin_config::exposure::Profile;
 
 use crate::pattern_index::{PatternId, shows_same};
 use crate::table::SubscriptionTable;
-use crate::{ClientId, Notice, OfferedResources, ResourceName, Subscriber, Subscription};
+use crate::{ClientId, Notice, OfferedResources, Subscriber, Subscription};
 
 /// The effects of changed profiles.
 pub struct VisibilityOutcome<S> {
@@ -62,7 +62,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let is_hidden = !offers.is_shown(native, profile);
         subscription.profile.store(Some(Arc::clone(profile)));
         let was_hidden = subscription.is_hidden.swap(is_hidden, Ordering::Relaxed);
-        let notice = Notice { subscription: Arc::clone(subscription), name: Arc::clone(&subscription.name) };
+        let notice = Notice { subscription: Arc::clone(subscription), native: Arc::clone(native) };
         match (was_hidden, is_hidden) {
             // The client knows already that the resource is deleted.
             _ if self.is_missing(native) => {}
@@ -85,8 +85,8 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let old = self.pattern_of(subscription)?;
         subscription.profile.store(Some(Arc::clone(profile)));
         let new = self.patterns.find(pattern, &subscription.name.native, Some(profile)).unwrap_or_else(|| {
-            let name = Arc::clone(&subscription.name);
-            self.patterns.insert(name, Arc::clone(pattern), Some(Arc::clone(profile)))
+            let native = Arc::clone(&subscription.name.native);
+            self.patterns.insert(native, Arc::clone(pattern), Some(Arc::clone(profile)))
         });
         if old == new {
             return None;
@@ -96,8 +96,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         for native in hidden {
             // A subscription of the client to the resource itself reports the same.
             if self.find(&subscription.subscriber, &native).is_none() {
-                let name = Arc::new(ResourceName { exposed: offers.expose(&native), native });
-                outcome.hidden.push(Notice { subscription: Arc::clone(subscription), name });
+                outcome.hidden.push(Notice { subscription: Arc::clone(subscription), native });
             }
         }
         let pattern_entry = self.patterns.all.get_mut(&new)?;
@@ -167,12 +166,12 @@ mod tests {
         assert_eq!(done(&mut fixture), ["+d:b"]);
         assert!(!fixture.table.has_changed_profiles());
         set_profile(&fixture, 0, ONLY_A);
-        assert_eq!(apply(&mut fixture), (vec!["x+d:b".to_owned()], vec![]));
+        assert_eq!(apply(&mut fixture), (vec!["d:b".to_owned()], vec![]));
         assert_eq!(done(&mut fixture), [""; 0], "the subscription stays at the backend");
         set_profile(&fixture, 0, "x+other");
         assert_eq!(apply(&mut fixture), empty(), "the client knows");
         set_profile(&fixture, 0, BOTH);
-        assert_eq!(apply(&mut fixture), (vec![], vec!["x+d:b".to_owned()]));
+        assert_eq!(apply(&mut fixture), (vec![], vec!["d:b".to_owned()]));
         drop(entries);
     }
 
@@ -187,11 +186,11 @@ mod tests {
         assert_eq!(done(&mut fixture), ["+d:a", "+d:b"]);
         // The wider profile is that of the other client, so both share one entry.
         set_profile(&fixture, 0, BOTH);
-        assert_eq!(apply(&mut fixture), (vec![], vec!["x+d:*".to_owned(); 2]));
+        assert_eq!(apply(&mut fixture), (vec![], vec!["d:*".to_owned(); 2]));
         assert_eq!(fixture.table.patterns.all.len(), 1);
         // Both lose sight of one resource. Nobody else wants it.
         (0..2).for_each(|client| set_profile(&fixture, client, ONLY_A));
-        assert_eq!(apply(&mut fixture), (vec!["x+d:b".to_owned(); 2], vec!["x+d:*".to_owned(); 2]));
+        assert_eq!(apply(&mut fixture), (vec!["d:b".to_owned(); 2], vec!["d:*".to_owned(); 2]));
         assert_eq!(done(&mut fixture), ["-d:b"], "the other resource is not subscribed to again");
         // A later subscribe finds the same subscription.
         let again = fixture.subscribe_to(0, "d:*", Some(glob("d:*"))).expect("room");

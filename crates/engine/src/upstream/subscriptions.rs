@@ -465,7 +465,7 @@ impl ClientRegistry for SubscriptionManager {
     fn queue_missed_updates(&self, client: &Client) {
         let state = self.state();
         let notice = |subscription: &Arc<Subscription>| Notice {
-            name: Arc::clone(&subscription.name),
+            native: Arc::clone(&subscription.name.native),
             subscription: Arc::clone(subscription),
         };
         let notices: Vec<_> = state.table.subscriptions_of(client).iter().map(notice).collect();
