@@ -331,12 +331,20 @@ impl SubscriptionManager {
     /// Applies the profiles in force to the subscriptions of their clients. The lists may be long, so call this outside
     /// of the worker threads.
     pub(crate) fn apply_profiles(&self) {
+        let (patterns, before) = {
+            let state = self.state();
+            if !state.table.has_changed_profiles() {
+                return;
+            }
+            (state.table.patterns(), Arc::clone(&state.last_listing))
+        };
+        // Match without the lock, because tasks of clients and backends wait for it.
+        let covered = PatternMatches::find(&patterns, self.context.lists.view(), before);
         let mut state = self.state();
-        if !state.table.has_changed_profiles() {
-            return;
-        }
         let offered = self.context.lists.view();
-        let outcome = state.table.apply_profiles(&self.exposed(&offered));
+        let covered = Some(covered).filter(|covered| covered.is_current(&offered, &state.last_listing));
+        let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
+        let outcome = state.table.apply_profiles(&exposed);
         self.send_hidden(&state, &outcome.hidden);
         self.send_updates(&state, &outcome.notices);
         drop(state);

@@ -99,19 +99,20 @@ impl SubscriptionManager {
     }
 
     /// Notifies subscribers that resources were deleted for them. Clients without support for deletions get a marked
-    /// update.
+    /// update. Many clients may lose many resources at once, so each message is built once.
     pub(super) fn send_hidden(&self, _state: &ManagerState, notices: &[Notice]) {
-        let mut names = HashMap::new();
+        let (mut names, mut messages) = (HashMap::new(), HashMap::new());
         for Notice { subscription, native } in notices {
             subscription.forget(native);
             let name = self.cached_name(&mut names, subscription, native);
-            let message = if subscription.subscriber.declares_subscriptions() {
-                deleted(&name.exposed)
-            } else {
-                marked_deleted(&name.exposed)
-            };
+            let is_declared = subscription.subscriber.declares_subscriptions();
+            // `notices` and `names` keep all names alive, so no two of them have the same address.
+            let message = messages.entry((Arc::as_ptr(&name), is_declared)).or_insert_with(|| match is_declared {
+                true => deleted(&name.exposed),
+                false => marked_deleted(&name.exposed),
+            });
             let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
-            self.enqueue(&affected, &name, &message);
+            self.enqueue(&affected, &name, message);
         }
     }
 
