@@ -353,6 +353,12 @@ impl SubscriptionManager {
 
     /// Closes the manager and returns all subscriptions, for the manager that replaces it.
     pub fn hand_over(&self) -> DrainedSubscriptions {
+        // Only this table has the resources that a pattern covers. A changed profile may hide some of them.
+        self.apply_profiles();
+        self.drain()
+    }
+
+    fn drain(&self) -> DrainedSubscriptions {
         let mut state = self.state();
         state.is_closed = true;
         state.table.drain()
@@ -379,6 +385,8 @@ impl SubscriptionManager {
         for client in clients.iter().filter(|client| !self.watch_client(client)) {
             self.state().table.release(client);
         }
+        // The profiles may have changed since the other manager was closed.
+        self.apply_profiles();
         self.wakeup.notify_one();
     }
 
@@ -418,7 +426,7 @@ impl SubscriptionManager {
 
     /// Closes the manager and notifies the clients that their resources were deleted.
     pub fn close(&self) {
-        self.announce_deleted(self.hand_over().subscriptions);
+        self.announce_deleted(self.drain().subscriptions);
     }
 
     fn state(&self) -> MutexGuard<'_, ManagerState> {
