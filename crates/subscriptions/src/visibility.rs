@@ -17,6 +17,8 @@ use crate::{ClientId, Notice, OfferedResources, Subscriber, Subscription};
 
 /// The effects of changed profiles.
 pub struct VisibilityOutcome<S> {
+    /// The subscriptions with a changed profile. Those of one client are together.
+    pub changed: Vec<Arc<Subscription<S>>>,
     /// Resources that a client sees no longer.
     pub hidden: Vec<Notice<S>>,
     /// Clients to notify of a possible change.
@@ -35,7 +37,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Applies the current profiles of all clients.
     pub fn apply_profiles(&mut self, offers: &dyn OfferedResources) -> VisibilityOutcome<S> {
-        let mut outcome = VisibilityOutcome { hidden: Vec::new(), notices: Vec::new() };
+        let mut outcome = VisibilityOutcome { changed: Vec::new(), hidden: Vec::new(), notices: Vec::new() };
         let (mut left, mut hidden) = (Vec::new(), HiddenByMove::new());
         let all: Vec<_> = self.clients.values().flatten().cloned().collect();
         for subscription in all {
@@ -44,6 +46,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 None => self.apply_profile(&subscription, &profile, offers, &mut outcome),
                 Some(_) => left.extend(self.move_pattern(&subscription, &profile, offers, &mut hidden, &mut outcome)),
             }
+            outcome.changed.push(subscription);
         }
         if !left.is_empty() {
             // Patterns cover the new resources before the old entries release theirs, so that the backend keeps the

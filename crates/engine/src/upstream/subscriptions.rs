@@ -345,6 +345,7 @@ impl SubscriptionManager {
         let covered = Some(covered).filter(|covered| covered.is_current(&offered, &state.last_listing));
         let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
         let outcome = state.table.apply_profiles(&exposed);
+        self.discard_hidden(&state, &outcome.changed, &offered);
         self.send_hidden(&state, &outcome.hidden);
         self.send_updates(&state, &outcome.notices);
         drop(state);

@@ -82,10 +82,13 @@ impl SubscriptionManager {
             if notified.insert((subscription.subscriber.id, native)) {
                 let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
                 let name = self.cached_name(&mut names, subscription, native);
-                // A notice about a whole pattern names no resource that a profile could hide.
-                match subscription.pattern.is_some() && *native == subscription.name.native {
-                    true => self.enqueue(&affected, &name, &updated(&name.exposed)),
-                    false => self.queue_update(&affected, &offered, &name, &updated(&name.exposed)),
+                // A notice about a whole pattern names no resource, so only the server can be hidden.
+                let is_visible = match subscription.pattern.is_some() && *native == subscription.name.native {
+                    true => self.shows_server(subscription),
+                    false => self.is_visible(subscription, &offered, native),
+                };
+                if is_visible {
+                    self.enqueue(&affected, &name, &updated(&name.exposed));
                 }
             }
         }
@@ -111,8 +114,8 @@ impl SubscriptionManager {
                 true => deleted(&name.exposed),
                 false => marked_deleted(&name.exposed),
             });
-            let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
-            self.enqueue(&affected, &name, message);
+            let update = update_of(subscription, &name, message);
+            subscription.subscriber.update(&Update { is_deletion: true, ..update });
         }
     }
 
@@ -170,6 +173,25 @@ impl SubscriptionManager {
         profile.is_none_or(|profile| offered.is_shown(&self.context.events, native, &profile))
     }
 
+    /// Reports whether the profile in force shows the server to the client of a subscription.
+    fn shows_server(&self, subscription: &Subscription) -> bool {
+        let profile = subscription.subscriber.profile();
+        profile.is_none_or(|profile| profile.shows_server(self.context.events.server()))
+    }
+
+    /// Removes the queued updates of resources that the profiles in force hide. The subscriptions of one client are
+    /// together.
+    pub(super) fn discard_hidden(&self, _state: &ManagerState, changed: &[Arc<Subscription>], offered: &ListingView) {
+        for own in changed.chunk_by(|one, other| one.subscriber.id == other.subscriber.id) {
+            let counts: HashSet<_> = own.iter().map(|subscription| Arc::as_ptr(&subscription.counts)).collect();
+            let Some(subscription) = own.first() else { continue };
+            subscription.subscriber.updates.discard_hidden(
+                |pending| counts.contains(&Arc::as_ptr(pending)),
+                |native| self.is_visible(subscription, offered, native),
+            );
+        }
+    }
+
     /// Returns the name of a subscribed or listed resource for a client: that of its subscription, or the current one.
     pub(super) fn name_of(&self, subscription: &Subscription, native: &Arc<str>) -> Arc<ResourceName> {
         self.cached_name(&mut HashMap::new(), subscription, native)
@@ -200,18 +222,24 @@ impl SubscriptionManager {
         let subscription = affected.subscription;
         let enclosing = affected.enclosing.map(|native| self.name_of(subscription, native));
         let whole = enclosing.as_ref().map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
-        subscription.subscriber.update(&Update {
-            native: &name.native,
-            uri: &name.exposed,
-            message,
-            delivery: subscription.delivery(),
-            counts: &subscription.counts,
-            enclosing: enclosing.as_ref().map(|enclosing| UpdateScope {
-                native: &enclosing.native,
-                uri: &enclosing.exposed,
-                message: &whole,
-            }),
+        let enclosing = enclosing.as_ref().map(|enclosing| UpdateScope {
+            native: &enclosing.native,
+            uri: &enclosing.exposed,
+            message: &whole,
         });
+        subscription.subscriber.update(&Update { enclosing, ..update_of(subscription, name, message) });
+    }
+}
+
+fn update_of<'a>(subscription: &'a Subscription, name: &'a ResourceName, message: &'a Bytes) -> Update<'a> {
+    Update {
+        native: &name.native,
+        uri: &name.exposed,
+        message,
+        delivery: subscription.delivery(),
+        counts: &subscription.counts,
+        is_deletion: false,
+        enclosing: None,
     }
 }
 

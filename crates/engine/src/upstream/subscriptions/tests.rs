@@ -100,7 +100,12 @@ impl ManagerFixture {
 
     /// Returns the `params` of each update that the client received.
     pub(crate) fn received(&self) -> Vec<String> {
-        let due = self.client.updates.take_due(std::time::Instant::now());
+        self.received_within(Duration::ZERO)
+    }
+
+    /// Returns the `params` of each update that is due within this time.
+    fn received_within(&self, time: Duration) -> Vec<String> {
+        let due = self.client.updates.take_due(std::time::Instant::now() + time);
         let params = |message: &Bytes| {
             let text = String::from_utf8_lossy(message);
             let params = json::member(&text, json::whole(&text), "params").expect("an update");
@@ -163,9 +168,13 @@ async fn subx2_sub5_a_client_with_a_second_full_subscription_is_notified_once() 
     assert!(fixture.received().is_empty());
 }
 
+fn deleted(uri: &str) -> String {
+    format!(r#"{{"uri":"{uri}","_meta":{{"dev.goblin/deleted":true}}}}"#)
+}
+
 /// Returns a profile that hides these exposed URIs.
-fn hiding(uris: &str) -> Arc<Profile> {
-    let deny = vec![Glob::new(uris).expect("a glob")];
+fn hiding(uris: &[&str]) -> Arc<Profile> {
+    let deny = uris.iter().map(|uri| Glob::new(uri).expect("a glob")).collect();
     Arc::new(Profile { resources: UriFilter::new(Filter { deny, ..Filter::default() }), ..Profile::default() })
 }
 
@@ -181,7 +190,7 @@ async fn use9_subscriptions_that_move_to_another_manager_get_the_profile_in_forc
         let profile = old.confine();
         old.subscribe("a:1", None).await;
         old.subscribe_to_glob("b:*", DeliveryOptions::default()).await;
-        let change = || profile.store(hiding("a+?:1"));
+        let change = || profile.store(hiding(&["a+a:1", "a+b:1"]));
         let drained = if changes_first {
             change();
             old.manager.hand_over()
@@ -193,7 +202,48 @@ async fn use9_subscriptions_that_move_to_another_manager_get_the_profile_in_forc
         new.manager.take_over(drained);
         let mut received = old.received();
         received.sort();
-        let deleted = |uri: &str| format!(r#"{{"uri":"{uri}","_meta":{{"dev.goblin/deleted":true}}}}"#);
         assert_eq!(received, ["a+a:1", "a+b:1"].map(deleted), "changes first: {changes_first}");
     }
+}
+
+#[tokio::test]
+async fn use9_a_pattern_of_a_hidden_server_sends_nothing() {
+    let fixture = ManagerFixture::new();
+    let profile = fixture.confine();
+    fixture.list(&[("a:1", 1)]);
+    fixture.subscribe_to_glob("a:*", DeliveryOptions::default()).await;
+    let reconnect = async || {
+        fixture.manager.link_down();
+        fixture.manager.link_up(false);
+        fixture.manager.on_listing(ListingStage::Complete, true).await;
+    };
+    reconnect().await;
+    assert_eq!(fixture.received(), [r#"{"uri":"a+a:*"}"#]);
+    profile.store(Arc::new(Profile::nothing()));
+    fixture.manager.apply_profiles();
+    assert_eq!(fixture.received(), [deleted("a+a:1")]);
+    reconnect().await;
+    assert!(fixture.received().is_empty());
+    profile.store(Arc::default());
+    fixture.manager.apply_profiles();
+    assert_eq!(fixture.received(), [r#"{"uri":"a+a:*"}"#], "the server is shown again");
+}
+
+#[tokio::test]
+async fn use9_subx3_a_queued_update_of_a_resource_that_is_hidden_meanwhile_is_dropped() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let fixture = ManagerFixture::new();
+    let profile = fixture.confine();
+    fixture.list(&[("a:1", 1)]);
+    fixture.subscribe_to_glob("a:*", DeliveryOptions { batch: HOUR, ..DeliveryOptions::default() }).await;
+    for uri in ["a:1", "a:unlisted", "a:shown"] {
+        fixture.send_update(uri);
+    }
+    // The second profile hides the same and more. The deletion is still queued.
+    for hidden in [&["a+a:1", "a+a:unlisted"][..], &["a+a:1", "a+a:unlisted", "a+a:other"]] {
+        profile.store(hiding(hidden));
+        fixture.manager.apply_profiles();
+    }
+    assert!(fixture.received().is_empty());
+    assert_eq!(fixture.received_within(HOUR), [r#"{"uri":"a+a:shown","x":1}"#.to_owned(), deleted("a+a:1")]);
 }
