@@ -100,7 +100,7 @@ impl Default for Book {
     }
 }
 
-/// The offers of a backend without a list. Every URI is accepted and keeps its native form.
+/// The offers of a backend without a list. Every URI is accepted.
 struct Nothing;
 
 impl OfferedResources for Nothing {
@@ -114,10 +114,6 @@ impl OfferedResources for Nothing {
 
     fn has(&self, _: &str) -> bool {
         true
-    }
-
-    fn expose(&self, native: &str) -> Arc<str> {
-        native.into()
     }
 
     fn is_shown(&self, _native: &str, _profile: &Profile) -> bool {

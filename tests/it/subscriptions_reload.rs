@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 use crate::admin_client::{get_admin, remember_token};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
+use crate::front_listen::{next_notification, next_touched};
 use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
 use crate::per_client::own_process;
-use crate::subscriber::{DELETED, UPDATED, named, short, states, states_become};
+use crate::subscriber::{DELETED, UPDATED, await_upstream, named, short, states, states_become, touch};
 use crate::subscriptions_patterns::glob;
 use crate::support::{path_text, starts};
 
@@ -343,4 +344,52 @@ async fn d13_a_forwarded_subscription_survives_a_reload_and_ends_with_its_settin
     states_become(running.address, &[("a+note:///far", "missing")]).await;
     running.reload(server("forward", &["--instructions", "other"]));
     states_become(running.address, &[("a+note:///far", "subscribed")]).await;
+}
+
+/// A client without a session has a link by its capabilities.
+#[tokio::test]
+async fn d10_a_listen_stream_of_a_per_client_server_follows_a_reload() {
+    let mut running = Running::start(json!({ "a": own_process(&[]) })).await;
+    let client = Client::modern(running.address, json!({}));
+    client.await_tool("a_touch").await;
+    let wanted = json!({ "resourceSubscriptions": ["a+note:///alpha"] });
+    let (accepted, mut stream) = client.listen_to(json!(1), wanted.clone()).await;
+    assert_eq!(accepted, wanted);
+    await_upstream(&client, &["+note:///alpha"]).await;
+    touch(&client, "note:///alpha", 2).await;
+    while next_touched(&mut stream, &json!(1)).await["version"] != 2 {}
+    running.reload(json!({ "a": own_process(&["--instructions", "other"]) }));
+    let update = next_notification(&mut stream, UPDATED, &json!(1)).await;
+    assert_eq!(update, json!({ "uri": "a+note:///alpha", "_meta": {} }), "the subscription is carried over");
+    await_upstream(&client, &["+note:///alpha"]).await;
+    touch(&client, "note:///alpha", 1).await;
+    assert_eq!(next_touched(&mut stream, &json!(1)).await["version"], 1, "the new process is subscribed to");
+    running.app.stop().await;
+}
+
+#[tokio::test]
+async fn d1_a_client_that_subscribes_after_a_renaming_gets_updates_under_the_new_name() {
+    let server_with = |rename: Value| {
+        let mut server = fixture_server(&[]);
+        server["resources"] = json!({ "rename": rename });
+        json!({ "a": server })
+    };
+    let mut running = Running::start(server_with(json!({}))).await;
+    let [old, covering, new] = [(); 3].map(|()| running.peer(json!({})));
+    let (old, covering, new) = (old.await, covering.await, new.await);
+    old.subscribe("a+note:///alpha").await;
+    covering.subscribe_with("a+note:///*", glob()).await;
+    running.reload(server_with(json!({ "note:///alpha": "my:alpha" })));
+    running.app.catalogs().caught_up().await;
+    assert_eq!(new.subscribe("my:alpha").await["dev.goblin/uri"], "my:alpha");
+    old.touch("note:///alpha", 1).await;
+    for (peer, uri) in [(&old, "a+note:///alpha"), (&covering, "my:alpha"), (&new, "my:alpha")] {
+        assert_eq!(short(&receive_notifications(peer, UPDATED, 1).await), [format!("{uri} 1")]);
+    }
+    // A deletion has the same names.
+    old.change(json!({"remove": "note:///alpha"})).await;
+    for (peer, uri) in [(&old, "a+note:///alpha"), (&covering, "my:alpha"), (&new, "my:alpha")] {
+        assert_eq!(receive_notifications(peer, UPDATED, 1).await, [deletion_mark(uri)]);
+    }
+    running.app.stop().await;
 }

@@ -385,17 +385,22 @@ impl Backend {
     }
 
     /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
-    /// the gateway dials such a link only for a client that makes a call.
+    /// the gateway dials such a link only for a client that makes a call. Subscriptions of a client that cannot have a
+    /// link end as well.
     pub(crate) fn take_over(&self, handovers: Vec<SubscriptionHandover>) {
         if !handovers.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
             self.lists().mark(&[List::Resources]);
         }
+        let shared = &self.shared.subscriptions;
         for SubscriptionHandover { client, subscriptions } in handovers {
-            match (self.client_links(), client) {
-                (None, _) => self.shared.subscriptions.take_over(subscriptions),
-                (Some(links), Some(client)) => links.take_over(&client, subscriptions),
-                (Some(_), None) => self.shared.subscriptions.announce_deleted(subscriptions.subscriptions),
+            let manager = match self.client_links() {
+                None => Some(Arc::clone(shared)),
+                Some(links) => client.and_then(|client| links.successor_manager(&client)),
+            };
+            match manager {
+                Some(manager) => manager.take_over(subscriptions),
+                None => shared.announce_deleted(subscriptions.subscriptions),
             }
         }
     }

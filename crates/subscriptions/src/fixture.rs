@@ -23,12 +23,8 @@ impl OfferedResources for TestListing {
         self.lists(native) || native.starts_with("t:")
     }
 
-    fn expose(&self, native: &str) -> Arc<str> {
-        format!("x+{native}").into()
-    }
-
     fn is_shown(&self, native: &str, profile: &Profile) -> bool {
-        profile.shows_resource("x", &self.expose(native))
+        profile.shows_resource("x", &format!("x+{native}"))
     }
 }
 
@@ -99,7 +95,7 @@ impl TableFixture {
         self.table.link_down(self.link);
     }
 
-    /// Returns the exposed names of the notices, sorted, and the suspects.
+    /// Returns the subjects of the notices, sorted, and the suspects.
     pub(crate) fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
         let before =
             std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
@@ -165,7 +161,7 @@ pub(crate) fn names_of(affected: &[AffectedSubscription<'_, TestClient>]) -> Vec
 }
 
 pub(crate) fn names(notices: &[Notice]) -> Vec<String> {
-    let mut names: Vec<_> = notices.iter().map(|notice| notice.name.exposed.to_string()).collect();
+    let mut names: Vec<_> = notices.iter().map(|notice| notice.native.to_string()).collect();
     names.sort();
     names
 }

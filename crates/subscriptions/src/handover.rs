@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::table::{ResourceEntry, SubscriptionTable};
-use crate::{Notice, OfferedResources, ResourceName, Subscriber, Subscription};
+use crate::{Notice, OfferedResources, Subscriber, Subscription};
 
 /// The subscriptions that left a table.
 pub struct DrainedSubscriptions<S> {
@@ -52,23 +52,22 @@ impl<S: Subscriber> SubscriptionTable<S> {
                     let profile = || subscription.profile.load_full();
                     let existing = self.pattern_of(&subscription);
                     let id = existing.unwrap_or_else(|| {
-                        self.patterns.insert(Arc::clone(&subscription.name), Arc::clone(pattern), profile())
+                        self.patterns.insert(Arc::clone(&subscription.name.native), Arc::clone(pattern), profile())
                     });
                     self.add_subscription(&subscription);
                     self.patterns.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
                 }
                 None => {
-                    let ResourceName { native, exposed } = &*subscription.name;
-                    let name = || ResourceName { native: Arc::clone(native), exposed: Arc::clone(exposed) };
+                    let native = &subscription.name.native;
                     let entry = self.resources.entry(Arc::clone(native));
-                    let resource = entry.or_insert_with(|| ResourceEntry::new(name()));
+                    let resource = entry.or_insert_with(|| ResourceEntry::new(Arc::clone(native)));
                     // The other table entered it only because the resource was offered or forwarded.
                     resource.was_offered |= !subscription.is_forwarded;
-                    if let Some(known) = known.get(&resource.name.native) {
+                    if let Some(known) = known.get(native) {
                         resource.was_listed |= known.was_listed;
                         resource.is_missing |= known.is_missing;
                     }
-                    natives.insert(Arc::clone(&resource.name.native));
+                    natives.insert(Arc::clone(native));
                     self.add_subscription(&subscription);
                 }
             }
@@ -102,7 +101,7 @@ mod tests {
             fixture.reply(&format!("+{uri}"), UpstreamReply::Done);
         }
         fixture.relist(&["t:1"]);
-        assert_eq!(fixture.mark_deleted("t:2"), ["x+t:2"]);
+        assert_eq!(fixture.mark_deleted("t:2"), ["t:2"]);
         let drained = fixture.table.drain();
         fixture.relist(&[]);
         fixture.table.restore(drained, &fixture.listed);
@@ -110,7 +109,7 @@ mod tests {
         fixture.reply("+t:1", UpstreamReply::Done);
         assert!(fixture.next_request().is_none(), "a missing resource stays missing");
         assert_eq!(fixture.relist(&[]).1, ["t:1"], "a template does not keep it");
-        assert_eq!(fixture.mark_deleted("t:1"), ["x+t:1"]);
+        assert_eq!(fixture.mark_deleted("t:1"), ["t:1"]);
         fixture.relist(&["t:2"]);
         assert_eq!(fixture.reply("+t:2", UpstreamReply::Done), 1, "it is back");
     }

@@ -73,6 +73,8 @@ pub struct ResourceName {
 pub struct Subscription<S> {
     pub id: SubscriptionId,
     pub subscriber: Arc<S>,
+    /// The name at the time of the subscription. The client gets updates under this name, also if the exposed name
+    /// changes later.
     pub name: Arc<ResourceName>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
@@ -192,6 +194,12 @@ pub struct SubscribeRequest<S> {
     pub options: SubscriptionOptions,
 }
 
+impl<S> SubscribeRequest<S> {
+    fn name(&self) -> Arc<ResourceName> {
+        Arc::new(ResourceName { native: Arc::clone(&self.native), exposed: Arc::clone(&self.exposed) })
+    }
+}
+
 /// The result of a subscribe request.
 #[derive(Clone, Debug)]
 pub enum SubscribeOutcome {
@@ -255,16 +263,16 @@ pub enum UpstreamReply {
 /// A client to notify that something may have changed.
 pub struct Notice<S> {
     pub subscription: Arc<Subscription<S>>,
-    /// The subject of the notification: one resource, or everything that the subscription's pattern covers.
-    pub name: Arc<ResourceName>,
+    /// The subject of the notification: one resource, or the subscription's pattern for everything that it covers.
+    pub native: Arc<str>,
 }
 
 /// A client that an update concerns.
 pub struct AffectedSubscription<'a, S> {
     pub subscription: &'a Arc<Subscription<S>>,
-    /// The name that replaces the update when too many are queued: the enclosing resource, or the pattern that covers
-    /// it. `None` if the client subscribed to the resource itself.
-    pub enclosing: Option<&'a Arc<ResourceName>>,
+    /// The subject that replaces the update when too many are queued: the enclosing resource, or the pattern that
+    /// covers it. `None` if the client subscribed to the resource itself.
+    pub enclosing: Option<&'a Arc<str>>,
     /// True if the list has an earlier subscription of the same client. The client receives the update once.
     pub is_next: bool,
 }
@@ -279,9 +287,6 @@ pub trait OfferedResources {
 
     /// Reports whether the backend lists a URI or has a template for it.
     fn has(&self, native: &str) -> bool;
-
-    /// Returns the exposed form of a URI.
-    fn expose(&self, native: &str) -> Arc<str>;
 
     /// Reports whether a profile shows a URI of the backend.
     fn is_shown(&self, native: &str, profile: &Profile) -> bool;

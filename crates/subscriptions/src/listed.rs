@@ -11,7 +11,7 @@ use crate::pattern::Pattern;
 use crate::pattern_index::PatternId;
 use crate::subscribers::Subscribers;
 use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
-use crate::{ClientId, Notice, OfferedResources, ResourceName, Subscriber, Subscription};
+use crate::{ClientId, Notice, OfferedResources, Subscriber, Subscription};
 
 /// The effects of a new resource list.
 pub struct RelistOutcome<S> {
@@ -35,7 +35,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Adds a pattern of the clients of `profile`, with the listed resources that it covers now.
     pub(super) fn add_pattern(
         &mut self,
-        name: ResourceName,
+        native: Arc<str>,
         pattern: &Arc<Pattern>,
         profile: Option<&Arc<Profile>>,
         offers: &dyn OfferedResources,
@@ -47,21 +47,20 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if fresh > 0 && self.resources.len() + fresh > self.max_resources {
             return Err(LimitReached::Upstream);
         }
-        let id = self.patterns.insert(Arc::new(name), Arc::clone(pattern), profile.cloned());
+        let id = self.patterns.insert(native, Arc::clone(pattern), profile.cloned());
         for native in listed {
-            self.attach(id, native, offers);
+            self.attach(id, native);
         }
         Ok(id)
     }
 
     /// Makes a pattern cover one more listed resource. Queues a subscribe request unless the resource has a
     /// subscription.
-    fn attach(&mut self, id: PatternId, native: &str, offers: &dyn OfferedResources) {
+    fn attach(&mut self, id: PatternId, native: &str) {
         let existing = self.resources.get_key_value(native).map(|(native, _)| Arc::clone(native));
         let native = existing.unwrap_or_else(|| Arc::from(native));
-        let resource = self.resources.entry(Arc::clone(&native)).or_insert_with(|| {
-            ResourceEntry::new(ResourceName { native: Arc::clone(&native), exposed: offers.expose(&native) })
-        });
+        let resource =
+            self.resources.entry(Arc::clone(&native)).or_insert_with(|| ResourceEntry::new(Arc::clone(&native)));
         let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { return };
         if !pattern_entry.listed.insert(Arc::clone(&native)) {
             return;
@@ -144,7 +143,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
                         .for_each(|pattern_entry| pattern_entry.is_truncated = true);
                     continue;
                 }
-                self.attach(id, native, offers);
+                self.attach(id, native);
                 notices.extend(self.announce(id, native));
             }
         }
@@ -164,7 +163,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             resource.is_new = true;
             return Vec::new();
         }
-        pattern_entry.subscribers.notices(&resource.name).collect()
+        pattern_entry.subscribers.notices(&resource.native).collect()
     }
 
     /// Handles the return of a deleted resource. Subscribes again and notifies the subscribers when the backend has
@@ -213,13 +212,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if !resource.is_missing {
             return Vec::new();
         }
-        let (name, resource) = (Arc::clone(&resource.name), &*resource);
+        let (native, resource) = (Arc::clone(&resource.native), &*resource);
         // No listing announces the return to the subscribers of a pattern.
-        let patterns = self.patterns.matching(native).filter_map(|id| self.patterns.all.get(&id));
-        let notices = patterns.flat_map(|pattern_entry| pattern_entry.subscribers.notices(&name));
+        let patterns = self.patterns.matching(&native).filter_map(|id| self.patterns.all.get(&id));
+        let notices = patterns.flat_map(|pattern_entry| pattern_entry.subscribers.notices(&native));
         let is_other = |notice: &Notice<S>| !resource.subscribers.has(notice.subscription.subscriber.id());
         let mut notices: Vec<_> = notices.filter(is_other).collect();
-        notices.extend(self.revive(&name.native));
+        notices.extend(self.revive(&native));
         notices
     }
 
@@ -249,7 +248,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         };
         let Some(resource) = self.resources.get_mut(native).filter(is_deletable) else { return outcome };
         resource.is_missing = true;
-        let name = Arc::clone(&resource.name);
+        let deleted = Arc::clone(&resource.native);
         let patterns = std::mem::take(&mut resource.patterns);
         let mut notified: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
         let mut notify = |subscribers: &Subscribers<S>| {
@@ -267,7 +266,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             }
         }
         self.prune(native);
-        let notified = notified.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) });
+        let notified = notified.into_values().map(|subscription| Notice { subscription, native: Arc::clone(&deleted) });
         outcome.deleted.extend(notified);
         outcome
     }

@@ -9,14 +9,15 @@ use goblin_config::exposure::Profile;
 use crate::glob::MAX_URI;
 use crate::pattern::Pattern;
 use crate::subscribers::Subscribers;
-use crate::{Notice, OfferedResources, ResourceName, SubscribeOutcome, Subscriber};
+use crate::{Notice, OfferedResources, SubscribeOutcome, Subscriber};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PatternId(u64);
 
 /// A pattern, and the subscribers that see the same resources.
 pub(crate) struct PatternEntry<S> {
-    pub name: Arc<ResourceName>,
+    /// The backend's spelling.
+    pub native: Arc<str>,
     pub pattern: Arc<Pattern>,
     /// The profile of the subscribers. The pattern covers no listed resource that the profile hides, so the backend
     /// receives no subscription for such a resource.
@@ -53,7 +54,7 @@ impl<S: Subscriber> PatternEntry<S> {
 
     /// Returns notices about the whole pattern for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.subscribers.notices(&self.name)
+        self.subscribers.notices(&self.native)
     }
 }
 
@@ -85,7 +86,7 @@ impl<S: Subscriber> PatternIndex<S> {
             (one, other) => one.is_none() && other.is_none(),
         };
         let is_same = |pattern_entry: &PatternEntry<S>| {
-            *pattern_entry.name.native == *native
+            *pattern_entry.native == *native
                 && pattern_entry.pattern.kind() == pattern.kind()
                 && sees_same(pattern_entry.profile.as_ref())
         };
@@ -94,7 +95,7 @@ impl<S: Subscriber> PatternIndex<S> {
 
     pub(crate) fn insert(
         &mut self,
-        name: Arc<ResourceName>,
+        native: Arc<str>,
         pattern: Arc<Pattern>,
         profile: Option<Arc<Profile>>,
     ) -> PatternId {
@@ -102,7 +103,7 @@ impl<S: Subscriber> PatternIndex<S> {
         self.next += 1;
         self.by_directory.entry(pattern.directory().into()).or_default().push(id);
         let pattern_entry = PatternEntry {
-            name,
+            native,
             pattern,
             profile,
             subscribers: Subscribers::default(),

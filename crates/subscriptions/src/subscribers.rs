@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_channel::oneshot::{self, Receiver, Sender};
 
-use crate::{ClientId, Notice, ResourceName, SubscribeOutcome, Subscriber, Subscription};
+use crate::{ClientId, Notice, ResourceName, SubscribeOutcome, SubscribeRequest, Subscriber, Subscription};
 
 pub(crate) struct Subscribers<S> {
     by_client: HashMap<ClientId, Arc<Subscription<S>>>,
@@ -43,9 +43,16 @@ impl<S: Subscriber> Subscribers<S> {
         self.by_client.values()
     }
 
-    /// Returns notices about `name` for all subscribers.
-    pub(crate) fn notices(&self, name: &Arc<ResourceName>) -> impl Iterator<Item = Notice<S>> {
-        self.all().map(|subscription| Notice { subscription: Arc::clone(subscription), name: Arc::clone(name) })
+    /// Returns notices about `native` for all subscribers.
+    pub(crate) fn notices(&self, native: &Arc<str>) -> impl Iterator<Item = Notice<S>> {
+        self.all().map(|subscription| Notice { subscription: Arc::clone(subscription), native: Arc::clone(native) })
+    }
+
+    /// Returns the name for a new subscription. Subscribers use the same name unless the exposed names changed, so they
+    /// share it.
+    pub(crate) fn name_for(&self, request: &SubscribeRequest<S>) -> Arc<ResourceName> {
+        let other = self.all().next().map(|subscription| &subscription.name);
+        other.filter(|name| name.exposed == request.exposed).map_or_else(|| request.name(), Arc::clone)
     }
 
     pub(crate) fn insert(&mut self, subscription: &Arc<Subscription<S>>) {

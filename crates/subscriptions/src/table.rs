@@ -16,8 +16,8 @@ use crate::pattern::Pattern;
 use crate::pattern_index::{PatternId, PatternIndex};
 use crate::subscribers::Subscribers;
 use crate::{
-    AffectedSubscription, ClientId, Notice, OfferedResources, ResourceName, SubscribeOutcome, SubscribeRequest,
-    SubscribeStatus, Subscriber, Subscription, SubscriptionEntry,
+    AffectedSubscription, ClientId, Notice, OfferedResources, SubscribeOutcome, SubscribeRequest, SubscribeStatus,
+    Subscriber, Subscription, SubscriptionEntry,
 };
 
 /// The table of all subscriptions over one link.
@@ -47,7 +47,8 @@ pub(crate) enum LinkState {
 
 /// A resource with at least one subscriber or covering pattern.
 pub(crate) struct ResourceEntry<S> {
-    pub name: Arc<ResourceName>,
+    /// The backend's URI.
+    pub native: Arc<str>,
     pub subscribers: Subscribers<S>,
     /// The patterns that cover the resource.
     pub patterns: Vec<PatternId>,
@@ -89,9 +90,9 @@ pub(crate) enum UpstreamState {
 }
 
 impl<S: Subscriber> ResourceEntry<S> {
-    pub(crate) fn new(name: ResourceName) -> ResourceEntry<S> {
+    pub(crate) fn new(native: Arc<str>) -> ResourceEntry<S> {
         ResourceEntry {
-            name: Arc::new(name),
+            native,
             subscribers: Subscribers::default(),
             patterns: Vec::new(),
             state: UpstreamState::Off,
@@ -130,8 +131,7 @@ impl<S: Subscriber> ResourceEntry<S> {
 
     /// Reports whether the backend offers the resource, according to its lists.
     pub(crate) fn is_offered(&self, offers: &dyn OfferedResources) -> bool {
-        let native = &self.name.native;
-        offers.lists(native) || !self.was_listed && offers.has(native)
+        offers.lists(&self.native) || !self.was_listed && offers.has(&self.native)
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -140,7 +140,7 @@ impl<S: Subscriber> ResourceEntry<S> {
 
     /// Returns notices about the resource for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.subscribers.notices(&self.name)
+        self.subscribers.notices(&self.native)
     }
 }
 
@@ -219,34 +219,32 @@ impl<S: Subscriber> SubscriptionTable<S> {
         permit: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
         let profile = request.subscriber.profile();
-        let name = || ResourceName { native: Arc::clone(&request.native), exposed: Arc::clone(&request.exposed) };
-        let name = match &request.pattern {
+        let native = &request.native;
+        let subscribers = match &request.pattern {
             Some(pattern) => {
-                let existing = self.patterns.find(pattern, &request.native, profile.as_ref());
+                let existing = self.patterns.find(pattern, native, profile.as_ref());
                 let id = match existing {
                     Some(id) => id,
-                    None => self.add_pattern(name(), pattern, profile.as_ref(), offers)?,
+                    None => self.add_pattern(Arc::clone(native), pattern, profile.as_ref(), offers)?,
                 };
-                self.patterns.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
+                self.patterns.all.get(&id).map(|pattern_entry| &pattern_entry.subscribers)
             }
             None => {
                 // The number of offered resources is bounded by the backend, that of forwarded ones only by this.
-                let is_known = self.resources.contains_key(&request.native);
+                let is_known = self.resources.contains_key(native);
                 if request.is_forwarded && !is_known && self.resources.len() >= self.max_resources {
                     return Err(LimitReached::Upstream);
                 }
-                let was_listed = offers.lists(&request.native);
-                let was_offered = was_listed || offers.has(&request.native);
+                let was_listed = offers.lists(native);
+                let was_offered = was_listed || offers.has(native);
                 let resource =
-                    self.resources.entry(Arc::clone(&request.native)).or_insert_with(|| ResourceEntry::new(name()));
+                    self.resources.entry(Arc::clone(native)).or_insert_with(|| ResourceEntry::new(Arc::clone(native)));
                 resource.was_offered |= was_offered;
                 resource.was_listed |= was_listed;
-                Some(Arc::clone(&resource.name))
+                Some(&resource.subscribers)
             }
         };
-        let name = name.unwrap_or_else(|| {
-            Arc::new(ResourceName { native: request.native.clone(), exposed: request.exposed.clone() })
-        });
+        let name = subscribers.map_or_else(|| request.name(), |subscribers| subscribers.name_for(&request));
         let subscription = Arc::new(Subscription::new(request, name, permit, profile));
         self.add_subscription(&subscription);
         Ok(subscription)
@@ -368,7 +366,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     pub(crate) fn prune(&mut self, native: &str) {
         let Some(resource) = self.resources.get(native).filter(|resource| !resource.is_wanted()) else { return };
         match resource.state {
-            _ if resource.may_be_on() => self.dirty.push_back(Arc::clone(&resource.name.native)),
+            _ if resource.may_be_on() => self.dirty.push_back(Arc::clone(&resource.native)),
             UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Rejected => {
                 drop(self.resources.remove(native))
             }
@@ -472,7 +470,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     pub fn active_resources(&self) -> Vec<Arc<str>> {
         let active =
             self.resources.values().filter(|resource| resource.state == UpstreamState::On && !resource.is_missing);
-        active.filter(|resource| resource.is_wanted()).map(|resource| Arc::clone(&resource.name.native)).collect()
+        active.filter(|resource| resource.is_wanted()).map(|resource| Arc::clone(&resource.native)).collect()
     }
 
     /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
@@ -489,12 +487,12 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let matching = self.patterns.matching(native).filter(|_| !is_missing);
         for pattern_entry in matching.filter_map(|id| self.patterns.all.get(&id)) {
             let is_listed = pattern_entry.listed.contains(native);
-            found.add(pattern_entry.subscribers.all(), (!is_listed).then_some(&pattern_entry.name));
+            found.add(pattern_entry.subscribers.all(), (!is_listed).then_some(&pattern_entry.native));
         }
         for resource in enclosing(native).filter_map(|uri| self.resources.get(uri)) {
-            found.add(resource.subscribers.all(), Some(&resource.name));
+            found.add(resource.subscribers.all(), Some(&resource.native));
             for pattern_entry in resource.patterns.iter().filter_map(|id| self.patterns.all.get(id)) {
-                found.add(pattern_entry.subscribers.all(), Some(&resource.name));
+                found.add(pattern_entry.subscribers.all(), Some(&resource.native));
             }
         }
         let mut found = found.affected;
@@ -524,11 +522,7 @@ impl<S> Default for AffectedSet<'_, S> {
 }
 
 impl<'a, S: Subscriber> AffectedSet<'a, S> {
-    fn add(
-        &mut self,
-        subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>,
-        enclosing: Option<&'a Arc<ResourceName>>,
-    ) {
+    fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>, enclosing: Option<&'a Arc<str>>) {
         if self.affected.is_empty() {
             self.affected.extend(subscribers.map(|subscription| AffectedSubscription {
                 subscription,

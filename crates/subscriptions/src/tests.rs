@@ -217,7 +217,7 @@ fn subx1_a_pattern_covers_uris_listed_now_and_later() {
     assert_eq!(fixture.reply("+a:2", UpstreamReply::Done), 1, "the resource is new");
     let enclosing_of = |uri: &str| {
         let affected = fixture.table.affected(uri);
-        affected.iter().map(|affected| affected.enclosing.map(|name| name.native.to_string())).collect::<Vec<_>>()
+        affected.iter().map(|affected| affected.enclosing.map(|native| native.to_string())).collect::<Vec<_>>()
     };
     assert_eq!(enclosing_of("a:1"), [None]);
     assert_eq!(enclosing_of("a:9"), [Some("a:*".to_owned())], "covered although not listed");
@@ -280,7 +280,7 @@ fn subx1_sub16_after_a_lost_link_a_pattern_is_notified_once_as_a_whole() {
     while let Some((_, request)) = fixture.next_request() {
         notified.extend(names(&fixture.table.handle_reply(&request, UpstreamReply::Done)));
     }
-    assert_eq!(notified, ["x+a:*"]);
+    assert_eq!(notified, ["a:*"]);
 }
 
 #[test]
@@ -291,12 +291,12 @@ fn subx1_sub10_a_pattern_pending_before_the_first_list_is_notified_as_a_whole() 
     fixture.subscribe_to(0, "b:*", Some(glob("b:*"))).expect("room");
     let (_, notices) = fixture.table.link_up(true, false);
     assert!(notices.is_empty());
-    assert_eq!(fixture.relist(&["a:1", "a:2"]).0, ["x+b:*"], "the pattern covers nothing");
+    assert_eq!(fixture.relist(&["a:1", "a:2"]).0, ["b:*"], "the pattern covers nothing");
     let mut notified = Vec::new();
     while let Some((_, request)) = fixture.next_request() {
         notified.extend(names(&fixture.table.handle_reply(&request, UpstreamReply::Done)));
     }
-    assert_eq!(notified, ["x+a:*"]);
+    assert_eq!(notified, ["a:*"]);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn sub14_a_deleted_uri_is_notified_once_and_subscribed_again_when_it_returns() {
         (vec![], vec!["a:1".to_owned()]),
         "a resource that was never listed is not a suspect"
     );
-    assert_eq!(fixture.mark_deleted("a:1"), ["x+a:1", "x+a:1"]);
+    assert_eq!(fixture.mark_deleted("a:1"), ["a:1", "a:1"]);
     assert!(fixture.mark_deleted("a:1").is_empty() && fixture.mark_deleted("handed:1").is_empty());
     assert!(fixture.table.all().any(|(_, state)| state == "missing"));
     assert_eq!(fixture.relist(&[]), (vec![], vec![]));
@@ -368,7 +368,7 @@ fn sub14_a_new_subscribe_restores_a_missing_uri_for_all_subscribers() {
         while let Some((_, request)) = fixture.next_request() {
             notified.extend(names(&fixture.table.handle_reply(&request, UpstreamReply::Done)));
         }
-        assert_eq!(notified, ["x+a:1", "x+a:1"], "{can_subscribe}");
+        assert_eq!(notified, ["a:1", "a:1"], "{can_subscribe}");
         assert!(fixture.table.all().all(|(_, state)| state != "missing"));
     }
 }
@@ -384,7 +384,7 @@ fn sub14_sub16_a_pattern_that_waits_for_a_deleted_uri_is_notified() {
     fixture.next_request().expect("it is requested again, without a reply");
     fixture.relist(&[]);
     let outcome = fixture.table.mark_deleted("a:1", &fixture.listed);
-    assert_eq!((names(&outcome.deleted), names(&outcome.notices)), (vec!["x+a:1".into()], vec!["x+a:*".into()]));
+    assert_eq!((names(&outcome.deleted), names(&outcome.notices)), (vec!["a:1".into()], vec!["a:*".into()]));
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn subx1_a_rejected_uri_makes_a_pattern_partial_until_it_vanishes() {
     let state = |fixture: &TableFixture| fixture.table.all().next().map(|(_, state)| state);
     assert_eq!(state(&fixture), Some("partial"));
     fixture.relist(&["a:2"]);
-    assert_eq!(fixture.mark_deleted("a:1"), ["x+a:1"]);
+    assert_eq!(fixture.mark_deleted("a:1"), ["a:1"]);
     assert_eq!(state(&fixture), Some("subscribed"));
 }
 
@@ -526,7 +526,7 @@ fn d10_a_template_does_not_keep_a_resource_that_left_the_list() {
         fixture.reply(&format!("+{uri}"), UpstreamReply::Done);
     }
     assert_eq!(fixture.relist(&[]).1, ["t:1"], "the other was never listed");
-    assert_eq!(fixture.mark_deleted("t:1"), ["x+t:1"]);
+    assert_eq!(fixture.mark_deleted("t:1"), ["t:1"]);
     assert_eq!(fixture.mark_deleted("t:1"), [""; 0]);
     assert_eq!(fixture.relist(&[]).1, [""; 0]);
     // The backend reports a change of the missing resource, and a read finds it.
@@ -537,7 +537,7 @@ fn d10_a_template_does_not_keep_a_resource_that_left_the_list() {
     // The backend reports the end of a resource that was never listed.
     assert!(fixture.table.note_end("t:2"));
     assert_eq!(fixture.relist(&["t:1"]).1, ["t:2"]);
-    assert_eq!(fixture.mark_deleted("t:2"), ["x+t:2"]);
+    assert_eq!(fixture.mark_deleted("t:2"), ["t:2"]);
     assert_eq!(fixture.relist(&["t:1"]).1, [""; 0]);
     // A rejected subscribe request does not end the deletion.
     entries.push(fixture.subscribe(0, "t:2"));
@@ -546,4 +546,28 @@ fn d10_a_template_does_not_keep_a_resource_that_left_the_list() {
     assert_eq!(fixture.table.all().count(), 2, "the other client stays");
     fixture.relist(&["t:1", "t:2"]);
     assert_eq!(fixture.reply("+t:2", UpstreamReply::Done), 1);
+}
+
+#[test]
+fn d1_a_subscription_has_the_name_of_its_request_and_equal_names_are_shared() {
+    for pattern in [None, Some(glob("a:*"))] {
+        let mut fixture = TableFixture::new();
+        let mut subscribe = |client: usize, exposed: &str| {
+            let request = SubscribeRequest {
+                subscriber: Arc::clone(&fixture.clients[client]),
+                native: "a:*".into(),
+                exposed: exposed.into(),
+                pattern: pattern.clone(),
+                is_forwarded: false,
+                options: SubscriptionOptions::default(),
+            };
+            let count = Arc::default();
+            let permit = || SubscriptionPermit::new((&count, 9), (&count, 9));
+            fixture.table.subscribe(request, &fixture.listed, permit).map(|entry| entry.subscription).expect("room")
+        };
+        let first = subscribe(0, "x+a:*");
+        assert!(Arc::ptr_eq(&first.name, &subscribe(1, "x+a:*").name));
+        assert!(Arc::ptr_eq(&first.name, &subscribe(0, "other").name), "the same subscription");
+        assert_eq!(&*subscribe(2, "other").name.exposed, "other");
+    }
 }

@@ -66,6 +66,8 @@ pub struct Update<'a> {
     pub message: &'a Bytes,
     pub delivery: DeliveryOptions,
     pub counts: &'a Arc<DeliveryCounts>,
+    /// Whether the message reports the deletion of the resource.
+    pub is_deletion: bool,
     /// The resource to update instead if more than [`MAX_PENDING_INSIDE`] updates inside it are pending.
     pub enclosing: Option<UpdateScope<'a>>,
 }
@@ -100,6 +102,7 @@ struct PendingUpdate {
     min_interval: Duration,
     priority: i8,
     counts: Arc<DeliveryCounts>,
+    is_deletion: bool,
     enclosing: Option<Arc<str>>,
 }
 
@@ -120,7 +123,7 @@ impl Updates {
         queue.pending.retain(|_, pending| !is_in_scope(pending));
         update.counts.count_coalesced(before - queue.pending.len());
         let UpdateScope { native, uri, message } = scope;
-        queue.put(&Update { native, uri, message, enclosing: None, ..*update }, now)
+        queue.put(&Update { native, uri, message, is_deletion: false, enclosing: None, ..*update }, now)
     }
 
     /// Changes the delivery options of the subscription to `uri` with these counts. Returns `true` if an update of it
@@ -184,6 +187,13 @@ impl Updates {
         queue.next_allowed.remove(uri);
     }
 
+    /// Removes the pending updates of hidden resources, but no reports of deletions. `is_own` selects the subscriptions by
+    /// their counts. `is_shown` is given the backend's URI.
+    pub fn discard_hidden(&self, is_own: impl Fn(&Arc<DeliveryCounts>) -> bool, is_shown: impl Fn(&str) -> bool) {
+        let mut queue = self.queue.lock();
+        queue.pending.retain(|_, pending| pending.is_deletion || !is_own(&pending.counts) || is_shown(&pending.native));
+    }
+
     pub fn len(&self) -> usize {
         self.queue.lock().pending.len()
     }
@@ -205,6 +215,7 @@ impl UpdateQueue {
     fn put(&mut self, update: &Update<'_>, now: Instant) -> bool {
         if let Some(pending) = self.pending.get_mut(update.uri) {
             pending.message = update.message.clone();
+            pending.is_deletion = update.is_deletion;
             pending.priority = pending.priority.max(update.delivery.priority);
             if update.enclosing.is_none() {
                 // A subscription names this URI itself, so an update of the containing resource no longer replaces this
@@ -232,6 +243,7 @@ impl UpdateQueue {
             min_interval: update.delivery.min_interval,
             priority: update.delivery.priority,
             counts: Arc::clone(update.counts),
+            is_deletion: update.is_deletion,
             enclosing: update.enclosing.map(|scope| Arc::clone(scope.uri)),
         };
         self.pending.insert(Arc::clone(update.uri), pending);
@@ -258,18 +270,19 @@ mod tests {
 
         fn put(&self, uri: &str, text: &'static str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
+            self.updates.put(&self.update(&uri, &message, delivery), self.now)
+        }
+
+        fn update<'a>(&'a self, uri: &'a Arc<str>, message: &'a Bytes, delivery: DeliveryOptions) -> Update<'a> {
             let counts = &self.counts;
-            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts, enclosing: None };
-            self.updates.put(&update, self.now)
+            Update { native: uri, uri, message, delivery, counts, is_deletion: false, enclosing: None }
         }
 
         fn put_inside(&self, uri: &str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(b"part"));
             let (parent, parent_message) = (Arc::from("s/"), Bytes::from_static(b"whole"));
             let enclosing = Some(UpdateScope { native: &parent, uri: &parent, message: &parent_message });
-            let update =
-                Update { native: &uri, uri: &uri, message: &message, delivery, counts: &self.counts, enclosing };
-            self.updates.put(&update, self.now)
+            self.updates.put(&Update { enclosing, ..self.update(&uri, &message, delivery) }, self.now)
         }
 
         fn take(&self) -> Vec<Bytes> {
@@ -411,6 +424,21 @@ mod tests {
             assert_eq!(fixture.take().len(), 1);
         }
         assert_eq!(fixture.updates.queue.lock().next_allowed.len(), MAX_UPDATE_TIMES_INSIDE);
+    }
+
+    #[test]
+    fn use9_pending_updates_of_hidden_resources_are_dropped_and_deletions_stay() {
+        let fixture = QueueFixture::new();
+        for uri in ["shown", "hidden", "deleted"] {
+            fixture.put(uri, "updated", DeliveryOptions::default());
+        }
+        let (uri, message) = (Arc::from("deleted"), Bytes::from_static(b"deleted"));
+        let update = fixture.update(&uri, &message, DeliveryOptions::default());
+        fixture.updates.put(&Update { is_deletion: true, ..update }, fixture.now);
+        fixture.updates.discard_hidden(|_| false, |_| false);
+        assert_eq!(fixture.updates.len(), 3, "the updates of other subscriptions stay");
+        fixture.updates.discard_hidden(|counts| Arc::ptr_eq(counts, &fixture.counts), |native| native == "shown");
+        assert_eq!(fixture.take(), ["updated", "deleted"]);
     }
 
     #[test]

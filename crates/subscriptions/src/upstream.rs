@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::pattern_index::PatternId;
 use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
-use crate::{Notice, ResourceName, SubscribeOutcome, Subscriber, UpstreamReply, UpstreamRequest};
+use crate::{Notice, SubscribeOutcome, Subscriber, UpstreamReply, UpstreamRequest};
 
 impl<S: Subscriber> SubscriptionTable<S> {
     /// Handles a new connection and returns its number. Subscribers may have missed updates. If the backend does not
@@ -153,7 +153,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             return Vec::new();
         }
         let native = &request.native;
-        let unwanted = || ResourceEntry::new(ResourceName { native: Arc::clone(native), exposed: Arc::clone(native) });
+        let unwanted = || ResourceEntry::new(Arc::clone(native));
         let resource = self.resources.entry(Arc::clone(native)).or_insert_with(unwanted);
         if !matches!(resource.state, UpstreamState::Off | UpstreamState::Rejected) {
             // Another request is in flight. The backend may have processed that one first.
@@ -194,18 +194,18 @@ impl<S: Subscriber> SubscriptionTable<S> {
     fn settle_patterns(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
         let is_new = std::mem::take(&mut resource.is_new) && !outcome.is_rejection();
-        let (name, ids) = (Arc::clone(&resource.name), resource.patterns.clone());
+        let (native, ids) = (Arc::clone(&resource.native), resource.patterns.clone());
         let mut notices = Vec::new();
         for id in ids {
             let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { continue };
-            let was_open = pattern_entry.open.remove(native);
+            let was_open = pattern_entry.open.remove(&native);
             if outcome.is_rejection() {
-                pattern_entry.rejected.insert(Arc::clone(&name.native));
+                pattern_entry.rejected.insert(Arc::clone(&native));
                 pattern_entry.rejection.get_or_insert_with(|| outcome.clone());
             } else {
-                pattern_entry.rejected.remove(native);
+                pattern_entry.rejected.remove(&native);
                 if is_new && !pattern_entry.is_stale {
-                    notices.extend(pattern_entry.subscribers.notices(&name));
+                    notices.extend(pattern_entry.subscribers.notices(&native));
                 }
             }
             if was_open {

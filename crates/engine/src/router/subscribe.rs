@@ -64,7 +64,7 @@ impl Router {
             }
         };
         let (server, session) = (backend.id.as_str(), &*call.client.session_name());
-        // Use the name from the first subscription to the resource, because updates carry that name.
+        // Use the name of the subscription, because updates carry it. It may be older than the request.
         let uri = &*subscription.name.exposed;
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
         if !is_extended && !call.client.declares_subscriptions() {

@@ -204,10 +204,6 @@ impl OfferedResources for ExposedListing<'_> {
         self.lists(native) || self.offered.admits(native) && has_template()
     }
 
-    fn expose(&self, native: &str) -> Arc<str> {
-        self.events.expose_listed(native).into()
-    }
-
     fn is_shown(&self, native: &str, profile: &Profile) -> bool {
         self.offered.is_shown(self.events, native, profile)
     }

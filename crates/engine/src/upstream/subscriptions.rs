@@ -331,12 +331,21 @@ impl SubscriptionManager {
     /// Applies the profiles in force to the subscriptions of their clients. The lists may be long, so call this outside
     /// of the worker threads.
     pub(crate) fn apply_profiles(&self) {
+        let (patterns, before) = {
+            let state = self.state();
+            if !state.table.has_changed_profiles() {
+                return;
+            }
+            (state.table.patterns(), Arc::clone(&state.last_listing))
+        };
+        // Match without the lock, because tasks of clients and backends wait for it.
+        let covered = PatternMatches::find(&patterns, self.context.lists.view(), before);
         let mut state = self.state();
-        if !state.table.has_changed_profiles() {
-            return;
-        }
         let offered = self.context.lists.view();
-        let outcome = state.table.apply_profiles(&self.exposed(&offered));
+        let covered = Some(covered).filter(|covered| covered.is_current(&offered, &state.last_listing));
+        let exposed = ExposedListing::new(&offered, &self.context.events, covered.as_ref());
+        let outcome = state.table.apply_profiles(&exposed);
+        self.discard_hidden(&state, &outcome.changed, &offered);
         self.send_hidden(&state, &outcome.hidden);
         self.send_updates(&state, &outcome.notices);
         drop(state);
@@ -345,16 +354,27 @@ impl SubscriptionManager {
 
     /// Closes the manager and returns all subscriptions, for the manager that replaces it.
     pub fn hand_over(&self) -> DrainedSubscriptions {
+        // Only this table has the resources that a pattern covers. A changed profile may hide some of them.
+        self.apply_profiles();
+        self.drain()
+    }
+
+    fn drain(&self) -> DrainedSubscriptions {
         let mut state = self.state();
         state.is_closed = true;
         state.table.drain()
     }
 
-    /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected.
+    /// Adds subscriptions of a replaced manager. Drops those of clients that have disconnected. Reports the resources
+    /// as deleted if this manager is closed.
     pub(crate) fn take_over(self: &Arc<SubscriptionManager>, drained: DrainedSubscriptions) {
         let subscriptions = drained.subscriptions.iter();
         let clients: Vec<_> = subscriptions.map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let mut state = self.state();
+        if state.is_closed {
+            drop(state);
+            return self.announce_deleted(drained.subscriptions);
+        }
         // Load under the lock, for the same reason as in `add`.
         let offered = self.context.lists.view();
         let exposed = self.exposed(&offered);
@@ -366,6 +386,8 @@ impl SubscriptionManager {
         for client in clients.iter().filter(|client| !self.watch_client(client)) {
             self.state().table.release(client);
         }
+        // The profiles may have changed since the other manager was closed.
+        self.apply_profiles();
         self.wakeup.notify_one();
     }
 
@@ -405,7 +427,7 @@ impl SubscriptionManager {
 
     /// Closes the manager and notifies the clients that their resources were deleted.
     pub fn close(&self) {
-        self.announce_deleted(self.hand_over().subscriptions);
+        self.announce_deleted(self.drain().subscriptions);
     }
 
     fn state(&self) -> MutexGuard<'_, ManagerState> {
@@ -460,7 +482,7 @@ impl ClientRegistry for SubscriptionManager {
     fn queue_missed_updates(&self, client: &Client) {
         let state = self.state();
         let notice = |subscription: &Arc<Subscription>| Notice {
-            name: Arc::clone(&subscription.name),
+            native: Arc::clone(&subscription.name.native),
             subscription: Arc::clone(subscription),
         };
         let notices: Vec<_> = state.table.subscriptions_of(client).iter().map(notice).collect();

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::client::caller::SessionId;
-use crate::client::subscriptions::DrainedSubscriptions;
 use crate::upstream::SubscriptionHandover;
 use crate::upstream::links::{LinkOwner, LinkSlot, LinkTable};
 use crate::upstream::subscriptions::SubscriptionManager;
@@ -28,12 +27,10 @@ impl LinkTable {
         clients.into_iter().map(handover).collect()
     }
 
-    /// Adds the subscriptions of one client and so makes its supervisor connect.
-    pub(crate) fn take_over(self: &Arc<LinkTable>, client: &LinkOwner, subscriptions: DrainedSubscriptions) {
-        if client.caller.session.is_some()
-            && let Ok(slot) = self.find_or_start(&client.caller, |_| client.clone())
-        {
-            slot.subscriptions.take_over(subscriptions);
-        }
+    /// Returns the manager for the subscriptions of a client whose link is at the replaced backend. Starts the client's
+    /// supervisor if there is none. Returns `None` if the client cannot have a link.
+    pub(crate) fn successor_manager(self: &Arc<LinkTable>, client: &LinkOwner) -> Option<Arc<SubscriptionManager>> {
+        let slot = self.find_or_start(&client.caller, |_| client.clone()).ok()?;
+        Some(Arc::clone(&slot.subscriptions))
     }
 }

@@ -4,7 +4,7 @@
 //! subscribed. All functions that need the lock of the manager take its state as proof. The lock keeps the updates in
 //! order, and no client receives an update after its unsubscribe.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,8 +12,8 @@ use goblin_catalog::listing::List;
 use goblin_subscriptions::updates::{Update, UpdateScope};
 use goblin_subscriptions::{ClientId, ResourceName, Subscriber};
 use goblin_telemetry::Event;
-use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::{Method, Notification};
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::{Message, Method, Notification};
 
 use crate::client::subscriptions::{AffectedSubscription, Notice, Subscription};
 use crate::upstream::listing_view::ListingView;
@@ -26,21 +26,12 @@ impl SubscriptionManager {
         let Some(at) = notification.params.uri else { return };
         let Some(native) = json::string(text, at) else { return };
         let update = notification.params.whole.map(|params| (text, params));
-        self.distribute(&native, update, |exposed| {
-            let mut edits = Splice::new();
-            edits.replace(at, quote(exposed));
-            json::single_line(edits.apply(notification.raw.bytes()))
-        });
+        self.distribute(&native, update, |exposed| with_uri(notification, at, exposed));
     }
 
     /// Puts an update of `native` into the queue of every subscribed client. Updates for selected fields wait for the
     /// next listing if the fields are unknown.
-    pub(super) fn distribute(
-        &self,
-        native: &str,
-        update: Option<(&str, json::Span)>,
-        message: impl FnOnce(&str) -> Bytes,
-    ) {
+    pub(super) fn distribute(&self, native: &str, update: Option<(&str, Span)>, message: impl Fn(&str) -> Bytes) {
         let offered = self.context.lists.view();
         if !offered.admits(native) {
             return;
@@ -54,27 +45,29 @@ impl SubscriptionManager {
             return;
         }
         // Usually a client subscribed to exactly this resource, so its name can be shared.
-        let name = match affected.iter().find(|affected| *affected.subscription.name.native == *native) {
-            Some(exact) => Arc::clone(&exact.subscription.name),
-            None => {
-                Arc::new(ResourceName { native: native.into(), exposed: self.context.events.expose(native).into() })
-            }
-        };
-        let message = message(&name.exposed);
+        let exact = affected.iter().map(|affected| &affected.subscription.name).find(|name| *name.native == *native);
+        let shared = exact.map_or_else(|| self.handed_out(native), Arc::clone);
+        let mut current = exact.is_none().then(|| Arc::clone(&shared));
+        let mut messages = UpdateMessages { build: message, built: Vec::new() };
         let event =
-            Event::UpdateReceived { server: self.context.events.server(), uri: &name.exposed, count: affected.len() };
+            Event::UpdateReceived { server: self.context.events.server(), uri: &shared.exposed, count: affected.len() };
         let (mut notified, mut deferred) = (NotifiedClients::default(), Vec::new());
         for affected in &affected {
             match self.decide(affected, native, update, &offered) {
                 selective::UpdateDecision::Deliver if notified.is_first(affected) => {
-                    self.queue_update(affected, &offered, &name, &message)
+                    let own = &affected.subscription.name;
+                    let name = match own.native == shared.native {
+                        true => own,
+                        false => current.get_or_insert_with(|| self.handed_out(native)),
+                    };
+                    self.queue_update(affected, &offered, name, messages.under(name));
                 }
                 selective::UpdateDecision::Deliver | selective::UpdateDecision::Suppress => {}
                 selective::UpdateDecision::AwaitListing => deferred.push(affected),
             }
         }
         if deferred.into_iter().any(|affected| notified.is_first(affected)) {
-            self.held().hold(&name.native, &message);
+            self.held().hold(&shared.native, messages.under(&shared));
             self.context.lists.mark(&[List::Resources]);
         }
         self.context.events.emit(&event);
@@ -84,14 +77,18 @@ impl SubscriptionManager {
     /// resource. Requires the lock: it keeps the updates in order, and no client receives an update after its
     /// unsubscribe.
     pub(super) fn send_updates(&self, _state: &ManagerState, notices: &[Notice]) {
-        let (offered, mut notified) = (self.context.lists.view(), HashSet::new());
-        for Notice { subscription, name } in notices {
-            if notified.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
+        let (offered, mut notified, mut names) = (self.context.lists.view(), HashSet::new(), HashMap::new());
+        for Notice { subscription, native } in notices {
+            if notified.insert((subscription.subscriber.id, native)) {
                 let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
-                // A notice about a whole pattern names no resource that a profile could hide.
-                match subscription.pattern.is_some() && name.native == subscription.name.native {
-                    true => enqueue(&affected, name, &updated(&name.exposed)),
-                    false => self.queue_update(&affected, &offered, name, &updated(&name.exposed)),
+                let name = self.cached_name(&mut names, subscription, native);
+                // A notice about a whole pattern names no resource, so only the server can be hidden.
+                let is_visible = match subscription.pattern.is_some() && *native == subscription.name.native {
+                    true => self.shows_server(subscription),
+                    false => self.is_visible(subscription, &offered, native),
+                };
+                if is_visible {
+                    self.enqueue(&affected, &name, &updated(&name.exposed));
                 }
             }
         }
@@ -100,21 +97,25 @@ impl SubscriptionManager {
     /// Notifies the subscribers that see these resources of their deletion.
     pub(super) fn send_deletions(&self, state: &ManagerState, notices: Vec<Notice>) {
         let offered = self.context.lists.view();
-        let is_visible = |notice: &Notice| self.is_visible(&notice.subscription, &offered, &notice.name.native);
+        let is_visible = |notice: &Notice| self.is_visible(&notice.subscription, &offered, &notice.native);
         self.send_hidden(state, &notices.into_iter().filter(is_visible).collect::<Vec<_>>());
     }
 
     /// Notifies subscribers that resources were deleted for them. Clients without support for deletions get a marked
-    /// update.
+    /// update. Many clients may lose many resources at once, so each message is built once.
     pub(super) fn send_hidden(&self, _state: &ManagerState, notices: &[Notice]) {
-        for Notice { subscription, name } in notices {
-            subscription.forget(&name.native);
-            let message = if subscription.subscriber.declares_subscriptions() {
-                deleted(&name.exposed)
-            } else {
-                marked_deleted(&name.exposed)
-            };
-            enqueue(&AffectedSubscription { subscription, enclosing: None, is_next: false }, name, &message);
+        let (mut names, mut messages) = (HashMap::new(), HashMap::new());
+        for Notice { subscription, native } in notices {
+            subscription.forget(native);
+            let name = self.cached_name(&mut names, subscription, native);
+            let is_declared = subscription.subscriber.declares_subscriptions();
+            // `notices` and `names` keep all names alive, so no two of them have the same address.
+            let message = messages.entry((Arc::as_ptr(&name), is_declared)).or_insert_with(|| match is_declared {
+                true => deleted(&name.exposed),
+                false => marked_deleted(&name.exposed),
+            });
+            let update = update_of(subscription, &name, message);
+            subscription.subscriber.update(&Update { is_deletion: true, ..update });
         }
     }
 
@@ -127,15 +128,16 @@ impl SubscriptionManager {
             let mut notified = NotifiedClients::default();
             let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
             for affected in selective.filter(|affected| notified.is_first(affected)) {
-                self.queue_update(affected, &offered, &self.name_of(affected, &native), &message);
+                self.queue_held(affected, &offered, &native, &message);
             }
         }
     }
 
     /// Notifies the clients of these subscriptions that their resources were deleted.
     pub(crate) fn announce_deleted(&self, subscriptions: Vec<Arc<Subscription>>) {
-        let notices =
-            subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
+        let notice =
+            |subscription: Arc<Subscription>| Notice { native: Arc::clone(&subscription.name.native), subscription };
+        let notices = subscriptions.into_iter().map(notice);
         self.send_deletions(&self.state(), notices.collect());
     }
 
@@ -148,8 +150,21 @@ impl SubscriptionManager {
         message: &Bytes,
     ) {
         if self.is_visible(affected.subscription, offered, &name.native) {
-            enqueue(affected, name, message);
+            self.enqueue(affected, name, message);
         }
+    }
+
+    /// Queues an update that waited for a listing.
+    pub(super) fn queue_held(
+        &self,
+        affected: &AffectedSubscription<'_>,
+        offered: &ListingView,
+        native: &Arc<str>,
+        message: &Bytes,
+    ) {
+        let own = &affected.subscription.name;
+        let name = if own.native == *native { Arc::clone(own) } else { self.handed_out(native) };
+        self.queue_update(affected, offered, &name, &renamed(message, &name.exposed));
     }
 
     /// Reports whether the profile in force shows a resource to the client of a subscription.
@@ -158,14 +173,91 @@ impl SubscriptionManager {
         profile.is_none_or(|profile| offered.is_shown(&self.context.events, native, &profile))
     }
 
-    pub(super) fn name_of(&self, affected: &AffectedSubscription<'_>, native: &Arc<str>) -> Arc<ResourceName> {
-        match affected.subscription.name.native == *native {
-            true => Arc::clone(&affected.subscription.name),
-            false => Arc::new(ResourceName {
-                native: Arc::clone(native),
-                exposed: self.context.events.expose(native).into(),
-            }),
+    /// Reports whether the profile in force shows the server to the client of a subscription.
+    fn shows_server(&self, subscription: &Subscription) -> bool {
+        let profile = subscription.subscriber.profile();
+        profile.is_none_or(|profile| profile.shows_server(self.context.events.server()))
+    }
+
+    /// Removes the queued updates of resources that the profiles in force hide. The subscriptions of one client are
+    /// together.
+    pub(super) fn discard_hidden(&self, _state: &ManagerState, changed: &[Arc<Subscription>], offered: &ListingView) {
+        for own in changed.chunk_by(|one, other| one.subscriber.id == other.subscriber.id) {
+            let counts: HashSet<_> = own.iter().map(|subscription| Arc::as_ptr(&subscription.counts)).collect();
+            let Some(subscription) = own.first() else { continue };
+            subscription.subscriber.updates.discard_hidden(
+                |pending| counts.contains(&Arc::as_ptr(pending)),
+                |native| self.is_visible(subscription, offered, native),
+            );
         }
+    }
+
+    /// Returns the name of a subscribed or listed resource for a client: that of its subscription, or the current one.
+    pub(super) fn name_of(&self, subscription: &Subscription, native: &Arc<str>) -> Arc<ResourceName> {
+        self.cached_name(&mut HashMap::new(), subscription, native)
+    }
+
+    /// Returns the result of [`name_of`](SubscriptionManager::name_of). Looks up each current name once.
+    fn cached_name<'a>(
+        &self,
+        current: &mut HashMap<&'a str, Arc<ResourceName>>,
+        subscription: &Subscription,
+        native: &'a Arc<str>,
+    ) -> Arc<ResourceName> {
+        if subscription.name.native == *native {
+            return Arc::clone(&subscription.name);
+        }
+        let name =
+            || ResourceName { native: Arc::clone(native), exposed: self.context.events.expose_listed(native).into() };
+        Arc::clone(current.entry(native).or_insert_with(|| Arc::new(name())))
+    }
+
+    /// Returns the current name of a resource that the backend named, and remembers that clients have it.
+    fn handed_out(&self, native: &str) -> Arc<ResourceName> {
+        Arc::new(ResourceName { native: native.into(), exposed: self.context.events.expose(native).into() })
+    }
+
+    /// Queues an update for its client.
+    fn enqueue(&self, affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
+        let subscription = affected.subscription;
+        let enclosing = affected.enclosing.map(|native| self.name_of(subscription, native));
+        let whole = enclosing.as_ref().map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
+        let enclosing = enclosing.as_ref().map(|enclosing| UpdateScope {
+            native: &enclosing.native,
+            uri: &enclosing.exposed,
+            message: &whole,
+        });
+        subscription.subscriber.update(&Update { enclosing, ..update_of(subscription, name, message) });
+    }
+}
+
+fn update_of<'a>(subscription: &'a Subscription, name: &'a ResourceName, message: &'a Bytes) -> Update<'a> {
+    Update {
+        native: &name.native,
+        uri: &name.exposed,
+        message,
+        delivery: subscription.delivery(),
+        counts: &subscription.counts,
+        is_deletion: false,
+        enclosing: None,
+    }
+}
+
+/// An update under the names of its subscribers. Each is built once. There are several after a change of the exposed
+/// names only.
+struct UpdateMessages<F> {
+    build: F,
+    built: Vec<(Arc<ResourceName>, Bytes)>,
+}
+
+impl<F: Fn(&str) -> Bytes> UpdateMessages<F> {
+    fn under(&mut self, name: &Arc<ResourceName>) -> &Bytes {
+        let existing = self.built.iter().position(|(other, _)| other == name);
+        let at = existing.unwrap_or_else(|| {
+            self.built.push((Arc::clone(name), (self.build)(&name.exposed)));
+            self.built.len() - 1
+        });
+        &self.built[at].1
     }
 }
 
@@ -182,22 +274,17 @@ impl NotifiedClients {
     }
 }
 
-/// Queues an update for its client.
-fn enqueue(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
-    let subscription = affected.subscription;
-    let whole = affected.enclosing.map_or_else(Bytes::new, |enclosing| updated(&enclosing.exposed));
-    subscription.subscriber.update(&Update {
-        native: &name.native,
-        uri: &name.exposed,
-        message,
-        delivery: subscription.delivery(),
-        counts: &subscription.counts,
-        enclosing: affected.enclosing.map(|enclosing| UpdateScope {
-            native: &enclosing.native,
-            uri: &enclosing.exposed,
-            message: &whole,
-        }),
-    });
+/// Returns the backend's notification with this URI in place of its own, which is at `at`.
+fn with_uri(notification: &Notification, at: Span, exposed: &str) -> Bytes {
+    let mut edits = Splice::new();
+    edits.replace(at, quote(exposed));
+    json::single_line(edits.apply(notification.raw.bytes()))
+}
+
+/// Returns an update notification with another URI.
+fn renamed(message: &Bytes, exposed: &str) -> Bytes {
+    let Ok(Message::Notification(notification)) = Message::parse(message.clone()) else { return updated(exposed) };
+    notification.params.uri.map_or_else(|| updated(exposed), |at| with_uri(&notification, at, exposed))
 }
 
 /// Returns an update notification of the gateway itself.

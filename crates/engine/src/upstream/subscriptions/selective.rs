@@ -77,7 +77,7 @@ impl SubscriptionManager {
             let affected = table.affected(&native);
             for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
                 if has_changed(affected.subscription, &native, offered).unwrap_or(true) && notified.is_first(affected) {
-                    self.queue_update(affected, offered, &self.name_of(affected, &native), &message);
+                    self.queue_held(affected, offered, &native, &message);
                 }
             }
         }
@@ -85,7 +85,7 @@ impl SubscriptionManager {
             for native in table.covered(subscription) {
                 if has_changed(subscription, &native, offered) == Some(true) {
                     let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
-                    let name = self.name_of(&affected, &native);
+                    let name = self.name_of(subscription, &native);
                     self.queue_update(&affected, offered, &name, &updated(&name.exposed));
                 }
             }
