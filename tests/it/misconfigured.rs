@@ -61,10 +61,7 @@ async fn d16_check_and_doctor_report_a_misconfigured_server() {
     let ran = home.run(&["check", "--config", home.config()]).await;
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.text().contains("2 of 3 servers misconfigured"), "{ran:?}");
-    assert!(
-        ran.text().contains(&format!("misconfigured: bad: variable {VARIABLE} is not set (")),
-        "{ran:?}"
-    );
+    assert!(ran.text().contains(&format!("misconfigured: bad: variable {VARIABLE} is not set (")), "{ran:?}");
     assert!(ran.text().contains(r#"write "command": "npx", "args": ["-y", "x@1.0.0"]"#), "{ran:?}");
     let ran = home.run(&["check", "--connect", "--json", "--config", home.config()]).await;
     assert_eq!(ran.code, Some(1), "{ran:?}");
