@@ -281,6 +281,16 @@ async fn use4_the_oldest_listings_are_removed_above_the_limit() {
 }
 
 #[tokio::test]
+async fn use4_the_private_lists_of_a_modern_server_are_cached_for_its_user() {
+    let home = Home::new();
+    let server = fixture_server(&["--era", "modern", "--cache-scope", "private"]);
+    let gateway = home.serve(&json!({ "a": server }), json!({})).await;
+    assert!(lists_echo(&gateway.client().await).await);
+    let path = home.cached(1).await.remove(0);
+    assert_eq!(mode(&path), 0o600);
+}
+
+#[tokio::test]
 async fn use4_servers_of_one_client_and_files_are_not_cached_and_the_setting_turns_the_cache_off() {
     let home = Home::new();
     let mut own = fixture_server(&[]);

@@ -86,7 +86,8 @@ impl Sdk {
         let scratch = Scratch::new();
         let script = scratch.write("script.json", &json!(steps).to_string());
         let mut command = self.command();
-        command.args(switches);
+        // `goblin stdio` inherits the variable and must not use the cache of the user.
+        command.args(switches).env("XDG_CACHE_HOME", scratch.path().join("cache"));
         match over {
             Over::Http(url) => command.args(["http", url]).arg(script),
             Over::Sse(url) => command.args(["sse", url]).arg(script),

@@ -40,8 +40,6 @@ pub(crate) struct FetchedList {
     pub ttl: Option<Duration>,
     /// The gateways that the list comes from.
     pub via: Via,
-    /// Whether a page is for the requesting user only, by its `cacheScope`.
-    pub is_private: bool,
 }
 
 /// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
@@ -99,7 +97,6 @@ impl FetchBudget {
             reserved: self.memory.hold(BufferKind::Listings, 0),
             ttl: None,
             via: Via::default(),
-            is_private: false,
         }
     }
 }
@@ -168,7 +165,7 @@ pub(crate) async fn fetch(
     budget: &FetchBudget,
     own: &GatewayId,
 ) -> Result<FetchedList, ListingError> {
-    let FetchedList { mut entries, mut reserved, mut ttl, mut via, mut is_private } = budget.empty_list();
+    let FetchedList { mut entries, mut reserved, mut ttl, mut via } = budget.empty_list();
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params =
@@ -201,12 +198,11 @@ pub(crate) async fn fetch(
         budget.add(kept.max(text.len()))?;
         reserved.grow(COPIES * kept).map_err(|full| ListingError::no_memory(full.value))?;
         ttl = [ttl, read_ttl(text, result)].into_iter().flatten().min();
-        is_private |= json::member(text, result, "cacheScope").is_some_and(|scope| scope.get(text) == r#""private""#);
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
             None => {
                 let entries = sorted(list, entries).await?;
-                return Ok(FetchedList { entries, reserved, ttl, via, is_private });
+                return Ok(FetchedList { entries, reserved, ttl, via });
             }
             same if same == cursor => {
                 return Err(LinkError::Protocol("its nextCursor repeats the cursor of the same page".to_owned()).into());

@@ -268,9 +268,6 @@ impl Lister<'_> {
         let shared = self.shared.map(LinkLists::listing);
         for (list, fresh) in fetched {
             let outcome = &mut summary.outcome;
-            if let Some(cache) = self.cache.filter(|_| fresh.is_private) {
-                cache.forbid();
-            }
             outcome.ttl = [outcome.ttl, fresh.ttl].into_iter().flatten().min();
             has_new_via |= listing.set_via(list, fresh.via);
             if **listing.get(list) == fresh.entries {

@@ -243,7 +243,7 @@ impl CachedListing {
         self.state.lock().stored = Some(listing);
     }
 
-    /// Removes the file and stores no further listing: the server marks its lists as private, or is a gateway.
+    /// Removes the file and stores no further listing, because the server is a gateway.
     pub(crate) fn forbid(self: &Arc<CachedListing>) {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.is_forbidden, true) {

@@ -109,8 +109,8 @@ async fn use4_a_failed_write_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn use4_no_queued_write_follows_the_removal_of_a_private_listing() {
-    let fixture = CacheFixture::new("private");
+async fn use4_no_queued_write_follows_the_removal_of_a_listing() {
+    let fixture = CacheFixture::new("removed");
     fixture.store("secret");
     fixture.cached.forbid();
     let fixture = fixture.start();
