@@ -165,6 +165,7 @@ mod tests {
 
     use super::*;
 
+    /// Checks an entry while the gateway of the configuration runs at another port than the configured one.
     fn check(members: &[(&str, JsonTree)], expected: Option<&str>) {
         let record = |url: &str, config: &str| {
             let identity = Identity::of_file(Path::new(config), "", Path::new("/"));
@@ -172,11 +173,12 @@ mod tests {
         };
         let mut with_socket = record("http://127.0.0.1:4000/mcp", "/x/goblin.json");
         with_socket.socket = Some("/x/goblin.sock".into());
-        let known = KnownGateways {
-            own: Identity::of_file(Path::new("/x/goblin.json"), "", Path::new("/")),
-            gateway: Gateway::default(),
-            running: vec![with_socket, record("http://127.0.0.1:5000/mcp", "/y/goblin.json")],
-        };
+        check_with(vec![with_socket, record("http://127.0.0.1:5000/mcp", "/y/goblin.json")], members, expected);
+    }
+
+    fn check_with(running: Vec<GatewayRecord>, members: &[(&str, JsonTree)], expected: Option<&str>) {
+        let own = Identity::of_file(Path::new("/x/goblin.json"), "", Path::new("/"));
+        let known = KnownGateways { own, gateway: Gateway::default(), running };
         let entry = JsonTree::object(members.iter().cloned());
         let lead = known.lead(&EntryTarget::of_entry(&entry, Path::new("/x")));
         let found = lead.map(|lead| match lead {
@@ -192,7 +194,9 @@ mod tests {
         let url = |url: &str, expected| check(&[("url", JsonTree::text(url))], expected);
         for host in ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"] {
             for path in ["/mcp", "/mcp/", "/mcp/p/review", "/sse", "/sse/p/review", "/mcp?a=b"] {
-                url(&format!("http://{host}:3000{path}"), Some("own"));
+                let configured = format!("http://{host}:3000{path}");
+                check_with(Vec::new(), &[("url", JsonTree::text(&*configured))], Some("own"));
+                url(&configured, None);
                 url(&format!("http://{host}:4000{path}"), Some("own"));
                 url(&format!("http://{host}:5000{path}"), Some("the gateway of /y/goblin.json"));
             }
@@ -226,10 +230,10 @@ mod tests {
             &["sh", "-c", "cd /tmp; exec goblin stdio --config /x/goblin.json"],
             &["bash", "-lc", "cd / && cd x && GOBLIN_CONFIG=goblin.json nice goblin stdio"],
             &["npx", "mcp-remote", "http://127.0.0.1:4000/mcp"],
-            &["npx", "-y", "-p", "x", "mcp-remote@0.1.9", "http://localhost:3000/mcp", "--allow-http"],
-            &["uvx", "--from", "mcp-proxy", "mcp-proxy", "http://localhost:3000/sse"],
+            &["npx", "-y", "-p", "x", "mcp-remote@0.1.9", "http://localhost:4000/mcp", "--allow-http"],
+            &["uvx", "--from", "mcp-proxy", "mcp-proxy", "http://localhost:4000/sse"],
             &["/opt/bin/supergateway", "--sse=http://localhost:4000/sse"],
-            &["sh", "-c", "exec npx -y mcp-remote http://localhost:3000/mcp"],
+            &["sh", "-c", "exec npx -y mcp-remote http://localhost:4000/mcp"],
             &["goblin", "stdio", "--url", "unix:/x/goblin.sock"],
             &["goblin", "stdio", "--url=unix:/x/goblin.sock:/mcp/p/a"],
             &["goblin"],
@@ -244,9 +248,9 @@ mod tests {
     fn use1_agents_and_other_machines_are_not_rejected() {
         for unclear in [
             &["my-agent", "--mcp", "http://127.0.0.1:4000/mcp"][..],
-            &["npx", "-y", "my-agent", "--mcp=http://localhost:3000/mcp"],
-            &["uv", "run", "agent.py", "http://localhost:3000/mcp"],
-            &["ssh", "devbox", "mcp-remote", "http://localhost:3000/mcp"],
+            &["npx", "-y", "my-agent", "--mcp=http://localhost:4000/mcp"],
+            &["uv", "run", "agent.py", "http://localhost:4000/mcp"],
+            &["ssh", "devbox", "mcp-remote", "http://localhost:4000/mcp"],
         ] {
             command(unclear, Some("unclear"));
         }
