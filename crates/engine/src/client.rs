@@ -58,6 +58,16 @@ pub struct ListVersions {
     pub catalog: u64,
 }
 
+impl ListVersions {
+    /// Counts a new catalog with this version of the listed tools, and with other prompts or resources.
+    pub(crate) fn count(&mut self, tools: u64, has_other_prompts: bool, has_other_resources: bool) {
+        self.tools = tools;
+        self.prompts += u64::from(has_other_prompts);
+        self.resources += u64::from(has_other_resources);
+        self.catalog += 1;
+    }
+}
+
 /// One client. A client without a session lives as long as one of its requests, or as long as its pipe.
 pub struct Client {
     pub id: ClientId,

@@ -42,6 +42,8 @@ struct ToolVersions {
     /// The version for each exposure. `CatalogSlot::versions` has that of the first.
     exposures: Vec<u64>,
     newest: u64,
+    /// Whether the versions are those of the current catalog. A new catalog is in use before its versions.
+    is_current: bool,
 }
 
 /// The pages of a replaced catalog, for clients that have read the first of several pages. The rest of the catalog is
@@ -85,12 +87,21 @@ impl CatalogSlot {
         }
     }
 
-    /// Returns a slot with the same catalog and versions.
+    /// Returns a slot with the same catalog and versions. If the catalog is newer than the versions, the slot gets new
+    /// versions, so that a client with the old ones is notified.
     pub(super) fn successor(&self) -> CatalogSlot {
+        let (catalog, mut versions, mut tool_versions) = {
+            let tool_versions = self.tool_versions.lock();
+            (self.current.load_full(), *self.versions.borrow(), tool_versions.clone())
+        };
+        if !tool_versions.is_current {
+            tool_versions.advance(&(0..catalog.count_exposures()).map(EqualTools::Now).collect::<Vec<_>>());
+            versions.count(tool_versions.exposures[0], true, true);
+        }
         CatalogSlot {
-            current: ArcSwap::new(self.current.load_full()),
-            versions: watch::Sender::new(*self.versions.borrow()),
-            tool_versions: Mutex::new(self.tool_versions.lock().clone()),
+            current: ArcSwap::new(catalog),
+            versions: watch::Sender::new(versions),
+            tool_versions: Mutex::new(tool_versions),
             before: Mutex::default(),
         }
     }
@@ -146,7 +157,11 @@ impl CatalogSlot {
         // Builds the missing pages of begun lists, before taking the lock.
         let _ = old.long_pages();
         let mut before = self.before();
-        self.current.store(catalog);
+        {
+            let mut tool_versions = self.tool_versions.lock();
+            tool_versions.is_current = false;
+            self.current.store(catalog);
+        }
         before.retain(|kept| kept.replaced.elapsed() < KEPT_FOR);
         let (pages, version) = (old.long_pages(), old.version);
         let bytes = pages.bytes();
@@ -183,17 +198,10 @@ impl CatalogSlot {
 
     /// Notifies the watchers of this slot.
     pub(super) fn notify_watchers(&self, changed: &ListChangeFlags) {
-        let tools = {
-            let mut tool_versions = self.tool_versions.lock();
-            tool_versions.advance(&changed.tools);
-            tool_versions.exposures[0]
-        };
-        self.versions.send_modify(|versions| {
-            versions.tools = tools;
-            versions.prompts += u64::from(changed.prompts);
-            versions.resources += u64::from(changed.resources);
-            versions.catalog += 1;
-        });
+        let mut tool_versions = self.tool_versions.lock();
+        tool_versions.advance(&changed.tools);
+        self.versions
+            .send_modify(|versions| versions.count(tool_versions.exposures[0], changed.prompts, changed.resources));
     }
 
     fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
@@ -208,11 +216,12 @@ impl ToolVersions {
             EqualTools::Before(place) | EqualTools::Now(place) => place as u64,
         };
         let exposures: Vec<u64> = catalog.equal_tools(catalog).into_iter().map(version).collect();
-        ToolVersions { newest: exposures.len() as u64, exposures }
+        ToolVersions { newest: exposures.len() as u64, exposures, is_current: true }
     }
 
     /// Replaces the versions by those of the next catalog. A list that any exposure had before keeps its version.
     fn advance(&mut self, equals: &[EqualTools]) {
+        self.is_current = true;
         if equals.is_empty() {
             return;
         }
@@ -266,6 +275,20 @@ mod tests {
             3,
             "an unknown list"
         );
+    }
+
+    #[test]
+    fn reg8_a_slot_that_takes_a_catalog_before_its_versions_has_other_versions() {
+        let settings = CatalogSettings::new(&Config::default());
+        let catalog = |version| Arc::new(build(version, &settings, Vec::new()));
+        let slot = CatalogSlot::new(catalog(1));
+        let of = |slot: &CatalogSlot| slot.versions_for(None);
+        assert_eq!(of(&slot.successor()), of(&slot));
+        slot.put(catalog(2), &Observe::default());
+        let (early, known) = (of(&slot.successor()), of(&slot));
+        assert!(early.tools != known.tools && early.prompts != known.prompts && early.resources != known.resources);
+        slot.notify_watchers(&ListChangeFlags::default());
+        assert_eq!(of(&slot.successor()), of(&slot));
     }
 
     #[test]
