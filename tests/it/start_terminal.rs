@@ -189,8 +189,8 @@ async fn use2_servers_that_start_late_get_another_summary() {
     let screen = Screen::run(serve(&scratch, servers, &[]), 150, 60);
     screen.shows("1 still starting: slow").await;
     std::fs::write(&gate, "").expect("a file");
-    let text = screen.shows("2 of 3 servers ready").await;
-    assert!(text.ends_with("1 failed: loud"), "{text}");
+    let is_last = |text: &str| text.contains("2 of 3 servers ready") && text.ends_with("1 failed: loud");
+    let text = screen.wait("another summary is the last text", is_last).await;
     assert_eq!(text.matches("✗ loud").count(), 1, "the process writes another number each time: {text}");
 }
 
