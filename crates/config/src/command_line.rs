@@ -17,7 +17,9 @@ pub(crate) fn check(program: &ExpandedText, key: &str, args: &[ExpandedText], cw
     let written = program.written().trim();
     let words = split(written);
     let expanded = split(program.value());
-    let is_line = || is_line(program.value(), expanded.first().map_or("", String::as_str), cwd);
+    // A shell sets the variables before the program.
+    let named = expanded.iter().find(|word| assignment(word).is_none());
+    let is_line = || named.is_none_or(|named| is_line(program.value(), named, cwd));
     let (first, rest) = match words.split_first() {
         Some((first, rest)) if !rest.is_empty() && is_line() => (first.as_str(), rest),
         _ => (written, &[][..]),
@@ -138,6 +140,7 @@ mod tests {
         let line = "a whole command line is not a program, write \"command\": ";
         for (command, expected) in [
             ("cd /srv && KEY=hunter2 node s.js", r#""sh", "args": ["-c", "..."] with the line instead of ..."#),
+            ("DB=postgres://me:hunter2@db/x npx s", r#""npx", "args": ["s"], "env": {"DB": "***"}"#),
             (
                 "API_KEY=hunter2 B=${B} npx -y s",
                 r#""npx", "args": ["-y", "s"], "env": {"API_KEY": "***", "B": "${B}"}"#,

@@ -189,7 +189,7 @@ pub fn uri(text: &str) -> String {
         return HIDDEN.to_owned();
     }
     match text.find(['?', '#']) {
-        Some(at) if !text.contains("://") => format!("{}{HIDDEN}", &text[..=at]),
+        Some(at) if !text[..at].contains("://") => format!("{}{HIDDEN}", &text[..=at]),
         _ => url(text),
     }
 }
@@ -282,6 +282,18 @@ mod tests {
         ] {
             assert_eq!(urls(given), expected, "{given}");
         }
+    }
+
+    #[test]
+    fn hard8_a_uri_of_any_scheme_is_masked() {
+        for (given, expected) in [
+            ("a+note:x?token=hunter2&next=http://h", "a+note:x?***"),
+            ("a+https://u:pw@h/p?token=x", "a+https://***@h/p?***"),
+            ("note:///alpha", "note:///alpha"),
+        ] {
+            assert_eq!(uri(given), expected, "{given}");
+        }
+        assert_eq!(uri(&"x".repeat(MAX_URI + 1)), HIDDEN);
     }
 
     #[test]

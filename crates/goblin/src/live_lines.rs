@@ -5,7 +5,7 @@
 //! written at once.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -117,7 +117,9 @@ impl LiveLine {
         let mut state = terminal.state.lock();
         let id = state.next_line;
         state.next_line += 1;
-        state.lines.insert(id, LineText { server, message: String::new() });
+        if state.phase == Phase::Running {
+            state.lines.insert(id, LineText { server, message: String::new() });
+        }
         terminal.changed.notify_all();
         LiveLine(id)
     }
@@ -160,19 +162,27 @@ impl Terminal {
     /// Writes to the terminal until the gateway ends or the terminal is gone.
     fn run(&self) {
         let mut drawn = DrawnLines::new();
-        let phase = loop {
+        loop {
             let (texts, lines) = self.next_update(drawn.count());
-            let is_last = texts.is_empty() && lines.is_empty() && self.state.lock().phase == Phase::Ending;
-            if drawn.show(&texts, &lines).is_err() {
-                break Phase::Gone;
+            let is_shown = drawn.show(&texts, &lines).is_ok();
+            if self.has_ended(is_shown, drawn.count()) {
+                return;
             }
-            if is_last {
-                break Phase::Ended;
-            }
-        };
+        }
+    }
+
+    /// Ends the thread if the terminal is gone, or if the gateway ends and nothing is left to show.
+    fn has_ended(&self, is_shown: bool, drawn: usize) -> bool {
         let mut state = self.state.lock();
+        let is_empty = state.queue.is_empty() && state.dropped == 0 && state.lines.is_empty() && drawn == 0;
+        let phase = match is_shown {
+            false => Phase::Gone,
+            true if state.phase == Phase::Ending && is_empty => Phase::Ended,
+            true => return false,
+        };
         *state = TerminalState { phase, ..TerminalState::default() };
         self.changed.notify_all();
+        true
     }
 
     /// Waits for text, for other lines or for the next picture of the `drawn` lines. Returns the text and the lines.
@@ -243,14 +253,20 @@ fn spinner(server: String) -> ProgressBar {
 }
 
 impl QueuedText {
+    /// Returns an error if stdout is gone.
     fn write(&self) -> io::Result<()> {
-        match self.stream {
+        let written = match self.stream {
             Stream::Stdout => {
                 let mut stdout = io::stdout().lock();
-                stdout.write_all(&self.bytes)?;
-                stdout.flush()
+                stdout.write_all(&self.bytes).and_then(|()| stdout.flush())
             }
-            Stream::Stderr => io::stderr().write_all(&self.bytes),
-        }
+            Stream::Stderr => {
+                // Stderr may be another terminal, which is gone without this one.
+                let _ = io::stderr().write_all(&self.bytes);
+                Ok(())
+            }
+        };
+        // Another program may have made the terminal non-blocking.
+        written.or_else(|error| if error.kind() == ErrorKind::WouldBlock { Ok(()) } else { Err(error) })
     }
 }

@@ -251,9 +251,11 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let deleted = Arc::clone(&resource.native);
         let patterns = std::mem::take(&mut resource.patterns);
         let mut notified: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
+        // The subscription to the resource itself precedes those to patterns, because it has the name that the client knows.
         let mut notify = |subscribers: &Subscribers<S>| {
-            notified
-                .extend(subscribers.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
+            for subscription in subscribers.all() {
+                notified.entry(subscription.subscriber.id()).or_insert_with(|| Arc::clone(subscription));
+            }
         };
         notify(&resource.subscribers);
         for id in patterns {

@@ -549,6 +549,25 @@ fn d10_a_template_does_not_keep_a_resource_that_left_the_list() {
 }
 
 #[test]
+fn d10_a_deletion_has_the_name_of_the_subscription_to_the_resource_itself() {
+    for is_pattern_first in [false, true] {
+        let mut fixture = TableFixture::new();
+        fixture.relist(&["a:1"]);
+        let mut entries = Vec::new();
+        let order = if is_pattern_first { ["a:*", "a:1"] } else { ["a:1", "a:*"] };
+        for uri in order {
+            let pattern = (uri == "a:*").then(|| glob("a:*"));
+            entries.push(fixture.subscribe_to(0, uri, pattern).unwrap_or_else(|limit| panic!("{limit:?}")));
+        }
+        fixture.reply("+a:1", UpstreamReply::Done);
+        fixture.relist(&[]);
+        let deleted = fixture.table.mark_deleted("a:1", &fixture.listed).deleted;
+        let subscriptions: Vec<_> = deleted.iter().map(|notice| &*notice.subscription.name.native).collect();
+        assert_eq!(subscriptions, ["a:1"], "one notice for the client");
+    }
+}
+
+#[test]
 fn d1_a_subscription_has_the_name_of_its_request_and_equal_names_are_shared() {
     for pattern in [None, Some(glob("a:*"))] {
         let mut fixture = TableFixture::new();

@@ -260,6 +260,9 @@ impl BackendSupervisor {
             }
             let drained = async {
                 supervisor.catalogs.caught_up().await;
+                // The handover applies changed profiles, which may take long. Do most of that without the lock.
+                let backend = Arc::clone(&running.backend);
+                worker::offload(move || backend.apply_profiles()).await;
                 supervisor.hand_over(&running.backend);
                 tokio::time::sleep(STALE_CATALOG_TIME).await;
                 while running.backend.calls_in_flight() > 0 {

@@ -82,12 +82,7 @@ impl SubscriptionManager {
             if notified.insert((subscription.subscriber.id, native)) {
                 let affected = AffectedSubscription { subscription, enclosing: None, is_next: false };
                 let name = self.cached_name(&mut names, subscription, native);
-                // A notice about a whole pattern names no resource, so only the server can be hidden.
-                let is_visible = match subscription.pattern.is_some() && *native == subscription.name.native {
-                    true => self.shows_server(subscription),
-                    false => self.is_visible(subscription, &offered, native),
-                };
-                if is_visible {
+                if self.is_notice_visible(subscription, &offered, native) {
                     self.enqueue(&affected, &name, &updated(&name.exposed));
                 }
             }
@@ -97,7 +92,7 @@ impl SubscriptionManager {
     /// Notifies the subscribers that see these resources of their deletion.
     pub(super) fn send_deletions(&self, state: &ManagerState, notices: Vec<Notice>) {
         let offered = self.context.lists.view();
-        let is_visible = |notice: &Notice| self.is_visible(&notice.subscription, &offered, &notice.native);
+        let is_visible = |notice: &Notice| self.is_notice_visible(&notice.subscription, &offered, &notice.native);
         self.send_hidden(state, &notices.into_iter().filter(is_visible).collect::<Vec<_>>());
     }
 
@@ -171,6 +166,15 @@ impl SubscriptionManager {
     pub(super) fn is_visible(&self, subscription: &Subscription, offered: &ListingView, native: &str) -> bool {
         let profile = subscription.subscriber.profile();
         profile.is_none_or(|profile| offered.is_shown(&self.context.events, native, &profile))
+    }
+
+    /// Reports whether a notice may be sent to the client of a subscription. A notice about a whole pattern names no
+    /// resource, so only the server can be hidden.
+    fn is_notice_visible(&self, subscription: &Subscription, offered: &ListingView, native: &str) -> bool {
+        match subscription.pattern.is_some() && *native == *subscription.name.native {
+            true => self.shows_server(subscription),
+            false => self.is_visible(subscription, offered, native),
+        }
     }
 
     /// Reports whether the profile in force shows the server to the client of a subscription.
