@@ -17,7 +17,7 @@ const MODERN: [&str; 2] = ["--era", "modern"];
 const ALPHA: &str = "a+note:///alpha";
 /// The milliseconds of a call that ends long after the gateway closes a stream without URIs, and long before it merges
 /// streams.
-const BETWEEN_CLOSE_AND_MERGE: u64 = 6000;
+const BETWEEN_CLOSE_AND_MERGE: u64 = 8000;
 
 /// A gateway with one modern server `a`.
 struct Stage {

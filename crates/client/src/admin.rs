@@ -20,6 +20,9 @@ use crate::events::ResumePosition;
 use crate::gateway;
 use crate::runtime::GatewayRecord;
 
+/// The beginning of the message of a gateway that does not have the server of a request.
+pub const UNKNOWN_SERVER: &str = "there is no server";
+
 /// The timeout for a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a change. A server may be slow to stop and to start.
@@ -111,12 +114,13 @@ fn target_of(record: GatewayRecord) -> Result<GatewayTarget> {
     GatewayTarget::new(&address::route(&url, ENDPOINT), token.as_ref(), Some(record))
 }
 
-/// Describes a response with a failing HTTP status: by its own message, or by what the user can do.
+/// Reports whether a rejection names a server that the gateway does not have.
 fn names_unknown_server(body: &[u8]) -> bool {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    body["error"]["message"].as_str().is_some_and(|message| message.starts_with("there is no server"))
+    body["error"]["message"].as_str().is_some_and(|message| message.starts_with(UNKNOWN_SERVER))
 }
 
+/// Describes a response with a failing HTTP status: by its own message, or by what the user can do.
 fn rejection_text(status: StatusCode, path: &str, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let cure = match (status, clean(body["error"]["message"].as_str().unwrap_or_default())) {

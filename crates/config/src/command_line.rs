@@ -19,13 +19,9 @@ pub(crate) fn check(program: &ExpandedText, key: &str, args: &[ExpandedText], cw
     let expanded = split(program.value());
     // A shell sets the variables before the program.
     let named = expanded.iter().find(|word| assignment(word).is_none());
-    let is_line = || named.is_none_or(|named| is_line(program.value(), named, cwd));
-    let (first, rest) = match words.split_first() {
-        Some((first, rest)) if !rest.is_empty() && is_line() => (first.as_str(), rest),
-        _ => (written, &[][..]),
-    };
-    if rest.is_empty() {
-        return check_home(first);
+    let is_line = words.len() > 1 && named.is_none_or(|named| is_line(program.value(), named, cwd));
+    if !is_line {
+        return check_home(written);
     }
     let args = args.iter().map(|argument| argument.written().to_owned());
     let words: Vec<String> = words.into_iter().chain(args).collect();

@@ -28,6 +28,7 @@ use futures_util::FutureExt;
 use goblin_admin::api::{ErrorBody, ErrorResponse, Ready, ServerCounts, ServerList, ServerStatus};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_catalog::listing::List;
+use goblin_client::admin::UNKNOWN_SERVER;
 use goblin_config::ServerId;
 use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
 use goblin_telemetry::{Event, Observe, clean, worker};
@@ -263,7 +264,7 @@ impl Admin {
         let near = did_you_mean(id, ids.iter().map(ServerId::as_str)).unwrap_or_default();
         AdminError::new(
             StatusCode::NOT_FOUND,
-            format!("there is no server `{}`{near}", clean(&cut(id, MAX_QUOTED_INPUT))),
+            format!("{UNKNOWN_SERVER} `{}`{near}", clean(&cut(id, MAX_QUOTED_INPUT))),
         )
     }
 

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCompleter;
 use goblin_admin::api::{CallInfo, CallList, EventInfo, LogList};
-use goblin_client::admin::AdminClient;
+use goblin_client::admin::{AdminClient, UNKNOWN_SERVER};
 use goblin_wire::date;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
@@ -242,7 +242,7 @@ fn query(filters: &[(&str, Option<&str>)]) -> String {
 
 /// Returns the error for a first request that failed. A misspelled server is an error of the arguments.
 pub(crate) fn refused(message: String) -> CliError {
-    match message.starts_with("there is no server") {
+    match message.starts_with(UNKNOWN_SERVER) {
         true => CliError::Usage(message),
         false => CliError::Unavailable(message),
     }

@@ -1,7 +1,7 @@
 //! The terminal of `goblin serve`: text, and below it live lines that change, one for each server that starts.
 //!
 //! One thread writes to the terminal. All others leave their text in a queue, so a terminal that nobody reads, or that is
-//! gone, delays no other work. A full queue drops text, and the next text states how much. Without this thread, text is
+//! gone, delays no other work. A full queue drops text, and a later line states how much. Without this thread, text is
 //! written at once.
 
 use std::collections::BTreeMap;
@@ -200,9 +200,8 @@ impl Terminal {
         let mut texts = std::mem::take(&mut state.queue);
         let dropped = std::mem::take(&mut state.dropped);
         if dropped > 0 {
-            let bytes =
-                format!("goblin: {dropped} texts are missing, because the terminal was not read\n").into_bytes();
-            texts.push(QueuedText { stream: Stream::Stderr, bytes });
+            let bytes = format!("  {dropped} texts are missing, because nobody read the terminal\n").into_bytes();
+            texts.push(QueuedText { stream: Stream::Stdout, bytes });
         }
         (texts, state.lines.clone())
     }
@@ -268,5 +267,40 @@ impl QueuedText {
         };
         // Another program may have made the terminal non-blocking.
         written.or_else(|error| if error.kind() == ErrorKind::WouldBlock { Ok(()) } else { Err(error) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use2_a_full_queue_drops_text_and_states_how_much() {
+        let terminal = Terminal { state: Mutex::default(), changed: Condvar::new(), has_log: true };
+        let large = vec![b'x'; MAX_QUEUED - 1];
+        for text in [&large[..], b"ab", b"c", b"de"] {
+            assert!(terminal.queue(Stream::Stderr, text));
+        }
+        let written = || {
+            let (texts, _) = terminal.next_update(0);
+            texts.into_iter().map(|text| String::from_utf8_lossy(&text.bytes).into_owned()).collect::<Vec<_>>()
+        };
+        let texts = written();
+        assert_eq!((texts.len(), texts[0].len(), texts[1].as_str()), (3, MAX_QUEUED - 1, "c"));
+        assert!(texts[2].contains("2 texts are missing"), "{}", texts[2]);
+        assert!(terminal.queue(Stream::Stdout, b"later"));
+        assert_eq!(written(), ["later"]);
+    }
+
+    #[test]
+    fn use2_text_after_the_end_is_written_at_once_or_dropped_with_the_terminal() {
+        let terminal = Terminal { state: Mutex::default(), changed: Condvar::new(), has_log: false };
+        assert!(!terminal.has_ended(true, 0), "the gateway runs");
+        terminal.state.lock().phase = Phase::Ending;
+        assert!(terminal.queue(Stream::Stdout, b"last") && !terminal.has_ended(true, 0), "the text waits");
+        drop(terminal.next_update(0));
+        assert!(!terminal.has_ended(true, 1), "a line is drawn");
+        assert!(terminal.has_ended(true, 0) && !terminal.queue(Stream::Stdout, b"direct"));
+        assert!(terminal.has_ended(false, 0) && terminal.queue(Stream::Stdout, b"dropped"));
     }
 }

@@ -152,7 +152,7 @@ impl KnownGateways {
                 false => GatewayLead::Other(format!("the gateway of {}", record.identity.place())),
             });
         }
-        // A running gateway has a record with the addresses in use, so another program has this one.
+        // The record of a running gateway has the addresses in use, so this one belongs to another program.
         let is_running = self.running.iter().any(|record| record.identity.is_same_place(&self.own));
         let Gateway { host, port, tcp, .. } = &self.gateway;
         (!is_running && *tcp && *port > 0 && is_gateway_url(url, host, *port)).then_some(GatewayLead::Own)

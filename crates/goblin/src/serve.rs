@@ -225,12 +225,13 @@ async fn serve(
     if let Some((listener, listen)) = listeners.operators {
         app.accept_operators(listener, &listen);
     }
+    if banner.is_some() {
+        live_lines::start().context("cannot start the thread of the terminal")?;
+    }
     let banner_task = banner.map(|Addresses { url, has_tcp, socket, .. }| {
-        live_lines::start()?;
         let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
-        Ok::<_, std::io::Error>(worker::spawn(StartLines::new(banner, Arc::clone(app.catalogs())).run(app.readiness())))
+        worker::spawn(StartLines::new(banner, Arc::clone(app.catalogs())).run(app.readiness()))
     });
-    let banner_task = banner_task.transpose().context("cannot start the thread of the terminal")?;
     let shutdown = async move || {
         terminated().await;
         // Remove the record first, so that no new client connects during the shutdown.

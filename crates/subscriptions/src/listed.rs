@@ -251,7 +251,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let deleted = Arc::clone(&resource.native);
         let patterns = std::mem::take(&mut resource.patterns);
         let mut notified: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
-        // The subscription to the resource itself precedes those to patterns, because it has the name that the client knows.
+        // The client knows the resource under the name of its own subscription, so that one precedes patterns.
         let mut notify = |subscribers: &Subscribers<S>| {
             for subscription in subscribers.all() {
                 notified.entry(subscription.subscriber.id()).or_insert_with(|| Arc::clone(subscription));

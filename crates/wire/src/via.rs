@@ -69,8 +69,8 @@ pub struct Via(Arc<[GatewayId]>);
 
 impl Via {
     /// Returns the ids of the lists of gateway `own` with servers that have the ids `behind`. Servers with few ids come
-    /// first. A server whose ids would exceed [`MAX_IDS`] is left out: its ids must not make other gateways drop all
-    /// servers of this one.
+    /// first. Omits the ids of a server that would exceed [`MAX_IDS`], because other gateways would then drop all servers
+    /// of this gateway.
     pub fn joined<'a>(own: &GatewayId, behind: impl Iterator<Item = &'a Via>) -> Via {
         let mut behind: Vec<_> = behind.collect();
         behind.sort_by_key(|via| via.0.len());

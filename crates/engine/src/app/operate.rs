@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use goblin_admin::api::{ConfigurationStatus, Reloaded};
 use goblin_admin::routes::ServerAction;
 use goblin_catalog::search::nearest;
+use goblin_client::admin::UNKNOWN_SERVER;
 use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};
@@ -156,7 +157,7 @@ impl CommandExecutor {
     fn unknown(&self, id: &ServerId) -> AdminError {
         let near = nearest(id.as_str(), self.config.servers.keys().map(ServerId::as_str), 1);
         let near = near.first().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        AdminError::new(StatusCode::NOT_FOUND, format!("there is no server {id}{near}"))
+        AdminError::new(StatusCode::NOT_FOUND, format!("{UNKNOWN_SERVER} {id}{near}"))
     }
 
     /// Returns the configuration of the file with the servers that operators enabled or disabled.

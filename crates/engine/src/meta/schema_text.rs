@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn use13_a_required_argument_and_a_title_of_its_own_are_kept() {
+    fn a_required_argument_and_a_title_of_its_own_are_kept() {
         let schema = concat!(
             r#"{"required":["a","x"],"properties":{"a":{"title":"ISO date"},"#,
             r#""b_c":{"title":"B C","description":"d"},"e":{"title":"Unit","description":"of length"}}}"#

@@ -247,8 +247,8 @@ fn update_of<'a>(subscription: &'a Subscription, name: &'a ResourceName, message
     }
 }
 
-/// An update under the names of its subscribers. Each is built once. There are several after a change of the exposed
-/// names only.
+/// The messages of one update, one for each name that its subscribers use. Subscribers use several names only after a
+/// change of the exposed names.
 struct UpdateMessages<F> {
     build: F,
     built: Vec<(Arc<ResourceName>, Bytes)>,
