@@ -329,11 +329,12 @@ fn children() -> Option<Vec<Pid>> {
     children_of(std::process::id())
 }
 
-/// Returns the id of the command that the guard `guard` runs. Returns `None` if the system does not list it.
+/// Returns the id of the command that the guard `guard` runs. Returns `None` if the command has ended. If the system does
+/// not list processes, returns the guard's id, which is that of the process group.
 pub(crate) fn command_of(guard: u32) -> Option<u32> {
+    let Some(children) = children_of(guard) else { return Some(guard) };
     // The command is the guard's first child. Adopted children follow it.
-    let first = children_of(guard)?.into_iter().next()?;
-    first.as_raw_nonzero().get().try_into().ok()
+    children.first()?.as_raw_nonzero().get().try_into().ok()
 }
 
 #[cfg(target_os = "linux")]
@@ -423,4 +424,19 @@ fn become_command(parent: u32, command: &CommandLine) -> GuardError {
 #[cfg(not(target_os = "linux"))]
 fn become_command(_parent: u32, _command: &CommandLine) -> GuardError {
     GuardError::Usage("this step exists on Linux only")
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn use14_an_ended_command_has_no_process_id() {
+        // `sleep` has no child, like a guard after the end of its command.
+        let mut guard = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        let (id, before) = (guard.id(), command_of(guard.id()));
+        guard.kill().expect("the process can be killed");
+        guard.wait().expect("the process ends");
+        assert_eq!((before, command_of(id)), (None, None));
+    }
 }

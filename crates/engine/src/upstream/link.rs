@@ -153,7 +153,7 @@ impl Link {
     /// Returns the id of the backend's process, if the gateway started one.
     pub(crate) fn process_id(&self) -> Option<u32> {
         match &self.wire {
-            LinkTransport::Stdio(link) => Some(link.process_id()),
+            LinkTransport::Stdio(link) => link.process_id(),
             LinkTransport::Http(_) | LinkTransport::Sse(_) | LinkTransport::Files(_) => None,
         }
     }

@@ -125,9 +125,9 @@ impl StdioLink {
         answer
     }
 
-    /// Returns the id of the process. If the system does not tell it, returns the id of the process group.
-    pub(crate) fn process_id(&self) -> u32 {
-        guard::command_of(self.guard).unwrap_or(self.guard)
+    /// Returns the id of the process. Returns `None` if the process has ended.
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        guard::command_of(self.guard)
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
