@@ -117,7 +117,7 @@ impl HttpClient {
             Some(proxy) => (DialRoute::Forward { proxy: proxy.uri().clone() }, proxy.basic_auth().cloned()),
         };
         let (name, target) = (Arc::from(origin.to_string()), target.clone());
-        let pool = Pool::new(Dialer { target: target.clone(), tcp, route, tls });
+        let pool = Pool::new(Dialer::new(target.clone(), tcp, route, tls));
         Ok(HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name })))
     }
 
@@ -126,7 +126,7 @@ impl HttpClient {
         let target = Uri::from_static("http://localhost/");
         let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
         let route = DialRoute::Socket { path: socket.to_owned() };
-        let pool = Pool::new(Dialer { target: target.clone(), tcp: dial::tcp_connector(), route, tls: None });
+        let pool = Pool::new(Dialer::new(target.clone(), dial::tcp_connector(), route, None));
         let (host, name) = (HeaderValue::from_static("localhost"), Arc::from(format!("unix:{}", socket.display())));
         let (is_forwarded, proxy_authorization) = (false, None);
         HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name }))
@@ -152,6 +152,12 @@ impl HttpClient {
             headers.insert(PROXY_AUTHORIZATION, authorization.clone());
         }
         Either::Right(pool.send(request).map_err(|error| RequestError::new(name, error)))
+    }
+
+    /// Returns the address of the last connection that was opened without a proxy. It tells loopback, private and public
+    /// servers apart.
+    pub fn last_peer(&self) -> Option<IpAddr> {
+        self.0.pool.last_peer()
     }
 
     fn check_origin(&self, uri: &Uri) -> Result<(), RequestError> {

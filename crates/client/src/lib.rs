@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod admin;
+pub mod authorization;
 pub mod bridge;
 pub mod connect;
 pub mod content;

@@ -7,6 +7,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Intercept;
+use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -85,10 +87,12 @@ pub(crate) fn tcp_connector() -> HttpConnector {
 /// Opens connections to one origin.
 pub(crate) struct Dialer {
     /// A URI at the origin.
-    pub target: Uri,
-    pub tcp: HttpConnector,
-    pub route: DialRoute,
-    pub tls: Option<Tls>,
+    target: Uri,
+    tcp: HttpConnector,
+    route: DialRoute,
+    tls: Option<Tls>,
+    /// The address of the last direct connection.
+    last_peer: Mutex<Option<IpAddr>>,
 }
 
 /// The path of a connection.
@@ -155,6 +159,14 @@ pub(crate) enum DialError {
 }
 
 impl Dialer {
+    pub(crate) fn new(target: Uri, tcp: HttpConnector, route: DialRoute, tls: Option<Tls>) -> Dialer {
+        Dialer { target, tcp, route, tls, last_peer: Mutex::new(None) }
+    }
+
+    pub(crate) fn last_peer(&self) -> Option<IpAddr> {
+        *self.last_peer.lock()
+    }
+
     /// Opens a connection. Returns an error after [`CONNECT_TIMEOUT`].
     pub(crate) async fn dial(&self) -> Result<Socket, DialError> {
         timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or(Err(DialError::TimedOut))
@@ -174,6 +186,9 @@ impl Dialer {
             Some(proxy) => DialError::Proxy { proxy, cause },
             None => DialError::Direct(cause),
         })?;
+        if let DialRoute::Direct = self.route {
+            *self.last_peer.lock() = tcp.inner().peer_addr().ok().map(|address| address.ip());
+        }
         let Some(Tls { connector, name }) = &self.tls else {
             return Ok(Socket::Tcp(tcp.into_inner()));
         };

@@ -7,6 +7,7 @@
 //! The pool reuses the connection that was returned last, so surplus connections stay idle. It closes idle connections
 //! after [`IDLE_TIMEOUT`], and never keeps more than [`MAX_IDLE`].
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -50,6 +51,10 @@ pub(crate) enum SendError {
 impl Pool {
     pub(crate) fn new(dialer: Dialer) -> Pool {
         Pool { dialer, idle: Arc::default() }
+    }
+
+    pub(crate) fn last_peer(&self) -> Option<IpAddr> {
+        self.dialer.last_peer()
     }
 
     /// Sends a request on an idle connection or on a new one. A ready connection takes the
