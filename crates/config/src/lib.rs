@@ -46,6 +46,7 @@ pub mod lead;
 pub mod lists;
 pub mod mask;
 pub mod misconfigured;
+pub mod oauth;
 pub mod pin;
 pub mod problem;
 pub mod roots;
@@ -461,6 +462,8 @@ pub enum Transport {
         url: ExpandedText,
         headers: Vec<(String, Secret)>,
         ca: Option<PathBuf>,
+        /// How to log in. `None` if the gateway must not.
+        oauth: Option<oauth::OAuthOptions>,
     },
     Files(Files),
     /// The entry needs a variable or a file that is missing, so the server cannot run.

@@ -58,6 +58,7 @@ goblin_wire::labels! {
         Server = "/$defs/server/properties",
         Command = "/$defs/server/properties/command/anyOf/0/anyOf/1/properties",
         NamedRoot = "/$defs/server/properties/roots/anyOf/0/items/anyOf/1/allOf/0/properties",
+        OAuth = "/$defs/server/properties/oauth/anyOf/0/anyOf/1/properties",
         Tls = "/$defs/server/properties/tls/anyOf/0/properties",
         Tools = "/$defs/server/properties/tools/anyOf/0/properties",
         Prompts = "/$defs/server/properties/prompts/anyOf/0/properties",

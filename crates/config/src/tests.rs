@@ -7,6 +7,7 @@ use crate::admin::{AdminSettings, ListenAddress};
 use crate::expand::ExpandedText;
 use crate::file::ConfigOrigin;
 use crate::lists::{Refresh, Unlisted};
+use crate::oauth::{Callback, CallbackHost, Grant, OAuthOptions, PrivateKey, ResourceIndicator};
 use crate::schema::{IGNORED, ObjectKeys};
 use crate::secret::Secret;
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     Sharing, Timeout, Transport, UriPolicy, parse,
 };
 
+mod oauth;
 mod permissions;
 mod problems;
 mod properties;
@@ -85,6 +87,16 @@ pub(crate) const FULL: &str = r#"{
       "type": "http", "url": "https://search.example/mcp", "headers": { "Authorization": "Bearer ${TOKEN}" },
       "tls": { "ca": "ca.pem" }, "session": "per-client", "maxClients": 7, "declare": [],
     },
+    "hosted": {
+      "type": "http", "url": "https://hosted.example/mcp", "oauth": {
+        "clientId": "goblin", "clientSecret": "${TOKEN}", "issuer": "https://id.example", "scopes": ["read", "write"], "resource": false,
+        "authServerMetadataUrl": "https://id.example/metadata", "callbackHost": "localhost", "callbackPort": 8085, "grant": "authorization_code",
+      },
+    },
+    "machine": {
+      "type": "http", "url": "https://hosted.example/mcp",
+      "oauth": { "grant": "client_credentials", "clientId": "robot", "privateKey": "${TOKEN}", "keyId": "k1" },
+    },
     "workspace": { "type": "files", "root": "${HOME}/work", "hidden": true, "ignored": true, "maxFiles": 7 },
   },
 }"#;
@@ -141,7 +153,10 @@ fn every_key_is_accepted() {
     assert_eq!((limits.per_client, limits.total, limits.upstream), (7, 8, 9));
     assert_eq!((config.log.level, config.log.format, config.log.audit), (Some(LogLevel::Debug), LogFormat::Json, true));
     assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4318/s3cret-0123456789"));
-    assert_eq!(config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(), ["local", "remote", "workspace"]);
+    assert_eq!(
+        config.servers.keys().map(ServerId::as_str).collect::<Vec<_>>(),
+        ["local", "remote", "hosted", "machine", "workspace"]
+    );
 }
 
 #[test]
@@ -168,7 +183,7 @@ fn every_member_of_a_server_is_read() {
     assert_eq!(of("other"), Some(Duration::from_secs(300)));
 
     let remote = &config.servers["remote"];
-    let Transport::Http { kind: HttpKind::Streamable, url, headers, ca } = &remote.transport else {
+    let Transport::Http { kind: HttpKind::Streamable, url, headers, ca, oauth: None } = &remote.transport else {
         panic!("not http")
     };
     assert_eq!((url.value(), ca.clone()), ("https://search.example/mcp", Some(PathBuf::from("/etc/goblin/ca.pem"))));
@@ -178,6 +193,22 @@ fn every_member_of_a_server_is_read() {
     assert_eq!(remote.declare, Declare { sampling: false, elicitation: false });
     assert_eq!(remote.timeout_of("any", &config.policies), Some(Duration::from_secs(10)));
     assert!(!format!("{config:?}").contains("Bearer s3cret-0123456789"));
+
+    let Transport::Http { oauth: Some(hosted), .. } = &config.servers["hosted"].transport else { panic!("no login") };
+    let expected = OAuthOptions {
+        client_id: Some("goblin".to_owned()),
+        client_secret: Some(Secret::new("s3cret-0123456789")),
+        issuer: Some("https://id.example".to_owned()),
+        metadata_url: Some("https://id.example/metadata".to_owned()),
+        scopes: Some(vec!["read".to_owned(), "write".to_owned()]),
+        resource: ResourceIndicator::Omitted,
+        callback: Callback { host: CallbackHost::Localhost, port: Some(8085) },
+        grant: Grant::AuthorizationCode,
+    };
+    assert_eq!(*hosted, expected);
+    let Transport::Http { oauth: Some(machine), .. } = &config.servers["machine"].transport else { panic!("no login") };
+    let key = PrivateKey { pem: Secret::new("s3cret-0123456789"), id: Some("k1".to_owned()) };
+    assert_eq!(machine.grant, Grant::ClientCredentials(Some(key)));
 
     let root = PathBuf::from("/srv/me/work");
     let files = Files { hidden: true, ignored: true, max_files: 7, ..Files::at(root) };

@@ -12,12 +12,13 @@ use crate::expand::ExpandedText;
 use crate::field::{Field, Section};
 use crate::inherit::Inherit;
 use crate::misconfigured::Misconfiguration;
+use crate::oauth::OAuthOptions;
 use crate::problem::Fault;
 use crate::schema::ObjectKeys;
 use crate::secret::Secret;
 use crate::target::{self, Target};
 use crate::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, SERVER_REQUEST_MEMBERS, STDIO_MEMBERS};
-use crate::{Files, HttpKind, Transport, command_line, inherit, mask, network, vocabulary};
+use crate::{Files, HttpKind, Transport, command_line, inherit, mask, network, oauth, vocabulary};
 
 #[derive(Clone, Copy)]
 pub(crate) enum TransportKind {
@@ -64,8 +65,8 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
             reject_members(section, &STDIO_MEMBERS, kind_name);
             reject_members(section, &FILES_MEMBERS, kind_name);
             require(section, &vocabulary::URL);
-            let Address { url, headers, ca } = address;
-            url.map(|url| Transport::Http { kind: http_kind, url, headers, ca })
+            let Address { url, headers, ca, oauth } = address;
+            url.map(|url| Transport::Http { kind: http_kind, url, headers, ca, oauth })
         }
         TransportKind::Files => {
             reject_members(section, &STDIO_MEMBERS, "files");
@@ -205,6 +206,7 @@ struct Address {
     url: Option<ExpandedText>,
     headers: Vec<(String, Secret)>,
     ca: Option<PathBuf>,
+    oauth: Option<OAuthOptions>,
 }
 
 fn address(section: &Section<'_>) -> Address {
@@ -216,7 +218,8 @@ fn address(section: &Section<'_>) -> Address {
     section.set(&mut headers, "headers", self::headers);
     let mut ca = None;
     section.set(&mut ca, "tls", tls);
-    Address { url, headers, ca }
+    let oauth = oauth::oauth(section, &headers);
+    Address { url, headers, ca, oauth }
 }
 
 fn files(section: &Section<'_>) -> Files {

@@ -9,7 +9,7 @@ pub(crate) const TYPE: [&str; 2] = ["type", "transport"];
 
 /// Members that only one kind of server has.
 pub(crate) const STDIO_MEMBERS: [&str; 5] = ["command", "args", "env", "inherit", "cwd"];
-pub(crate) const HTTP_MEMBERS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "tls"];
+pub(crate) const HTTP_MEMBERS: [&str; 6] = ["url", "serverUrl", "httpUrl", "headers", "tls", "oauth"];
 pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFiles"];
 /// Members of servers that may send requests to clients. The gateway's own file server sends none.
 pub(crate) const SERVER_REQUEST_MEMBERS: [&str; 2] = ["declare", "roots"];

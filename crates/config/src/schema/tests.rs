@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::exposure::ProfileName;
 use crate::tests::{FULL, accept};
-use crate::{LogFormat, ServerId, field, lists, quantity, read, roots, rules, server, sharing, transport, views};
+use crate::{
+    LogFormat, ServerId, field, lists, oauth, quantity, read, roots, rules, server, sharing, transport, views,
+};
 
 thread_local! {
     /// The keys that this thread has read, each with its object.
@@ -97,6 +99,8 @@ fn the_enum_values_of_the_schema_match_the_reader() {
     check(ObjectKeys::Server, "type", place, names(&transport::KINDS));
     check(ObjectKeys::Server, "session", place, names(&sharing::SESSIONS));
     check(ObjectKeys::Server, "declare", "/anyOf/0/items/enum", names(&sharing::DECLARABLE));
+    check(ObjectKeys::OAuth, "grant", place, names(&oauth::GRANTS));
+    check(ObjectKeys::OAuth, "callbackHost", place, names(&oauth::CALLBACK_HOSTS));
     check(ObjectKeys::Server, "protocol", place, names(&server::PROTOCOLS));
     check(ObjectKeys::Server, "unlisted", place, names(&lists::UNLISTED));
     check(ObjectKeys::Root, "namespacing", "/anyOf/0/anyOf/0/enum", names(&rules::NAMES));
@@ -126,6 +130,7 @@ fn the_limits_of_the_schema_match_the_reader() {
     check(ObjectKeys::Root, "profiles", "/anyOf/0/maxProperties", json!(views::MAX_PROFILES));
     check(ObjectKeys::Root, "mcpServers", "/anyOf/0/propertyNames/maxLength", json!(ServerId::MAX_LENGTH));
     check(ObjectKeys::Server, "roots", "/anyOf/0/maxItems", json!(roots::MAX_ROOTS));
+    check(ObjectKeys::OAuth, "scopes", "/anyOf/0/anyOf/1/maxItems", json!(oauth::MAX_SCOPES));
     let definitions = &schema()["$defs"];
     assert_eq!(definitions["size"]["anyOf"][1]["minimum"], quantity::MIN_SIZE);
     assert_eq!(definitions["size"]["anyOf"][1]["maximum"], quantity::MAX_SIZE);

@@ -16,7 +16,7 @@ fn check_section(section: &str, members: &str, expected: &str) {
 }
 
 /// Checks the problems of one server, also from line 3. `expected` omits the file and `mcpServers.`.
-fn check_server(members: &str, expected: &[(&str, &str)]) {
+pub(super) fn check_server(members: &str, expected: &[(&str, &str)]) {
     let text = format!("{{ \"mcpServers\": {{\n\"a\": {{\n{members}\n}} }} }}");
     let lines: Vec<String> =
         expected.iter().map(|(place, text)| format!("goblin.json:{place}: mcpServers.{text}")).collect();

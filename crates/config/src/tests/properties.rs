@@ -37,7 +37,7 @@ fn transports() -> impl Strategy<Value = Transport> {
         }),
         ("http://[xy]/", vec(("[ab]", "[xy]".prop_map(Secret::new)), 0..2)).prop_map(|(url, headers)| {
             let url = url.as_str().into();
-            Transport::Http { kind: HttpKind::Unspecified, url, headers, ca: None }
+            Transport::Http { kind: HttpKind::Unspecified, url, headers, ca: None, oauth: None }
         }),
         Just(Transport::Misconfigured(Misconfiguration {
             kind: "stdio",
@@ -194,7 +194,10 @@ proptest! {
 fn a_plan_from_the_empty_configuration_starts_all_enabled_servers() {
     let config = accept(FULL);
     let plan = diff(&Config::default(), &config);
-    assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
+    assert_eq!(
+        plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
+        ["remote", "hosted", "machine", "workspace"]
+    );
     assert!(plan.stop.is_empty() && plan.change.is_empty());
     let none = diff(&config, &config);
     assert!(none.start.is_empty() && none.change.is_empty() && none.stop.is_empty());

@@ -381,7 +381,7 @@ impl BackendDialer {
                 link.map(|link| Link::new(LinkTransport::Stdio(link)))
                     .map_err(|error| BackendProblem::CannotStart(&error).to_string())
             }
-            Transport::Http { url, headers, ca, kind: _ } => {
+            Transport::Http { url, headers, ca, kind: _, oauth: _ } => {
                 let url: http::Uri = url.value().parse().map_err(|error| format!("url: {error}"))?;
                 let client = match self.client.get() {
                     Some(client) => client.clone(),

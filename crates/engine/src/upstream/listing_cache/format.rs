@@ -51,7 +51,7 @@ pub(super) fn identity(
             }
             add(cwd.as_os_str().as_bytes());
         }
-        Transport::Http { kind, url, headers, ca } => {
+        Transport::Http { kind, url, headers, ca, oauth: _ } => {
             add(format!("{kind:?}").as_bytes());
             add(url.value().as_bytes());
             for (name, value) in headers {
