@@ -17,6 +17,8 @@
 
 mod dial;
 mod pool;
+mod reach;
+mod resolver;
 mod socket;
 
 use std::io;
@@ -41,6 +43,7 @@ use crate::connect::dial::{DialRoute, Dialer, Origin, Tls};
 use crate::connect::pool::{Pool, SendError};
 
 pub use crate::connect::pool::{ResponseBody, WholeBodyError};
+pub use crate::connect::reach::Reach;
 pub use crate::connect::socket::Socket;
 
 /// A client for one origin. Cheap to clone; clones share the pool.
@@ -76,6 +79,11 @@ pub enum ConnectError {
         "{variable} does not name a proxy like http://host:3128 (other kinds are not supported; NO_PROXY makes exceptions)"
     )]
     Proxy { variable: &'static str },
+    #[error(
+        "the address {host} is more private than the server that names it (only a server in the same network may name \
+         such an address)"
+    )]
+    OutOfReach { host: String },
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -95,6 +103,29 @@ impl HttpClient {
     /// Creates a client for the scheme, host and port of `target`. `ca` is a PEM file with roots that are trusted in
     /// addition to the system's; `http` ignores it.
     pub fn new(target: &Uri, ca: Option<&Path>, proxies: &ProxyEnvironment) -> Result<HttpClient, ConnectError> {
+        HttpClient::build(target, ca, proxies, None)
+    }
+
+    /// Creates a client like [`HttpClient::new`] that connects only to addresses within `reach`. A proxy looks up names
+    /// itself, so behind one the rule judges literal addresses alone.
+    pub fn within(
+        reach: Reach,
+        target: &Uri,
+        ca: Option<&Path>,
+        proxies: &ProxyEnvironment,
+    ) -> Result<HttpClient, ConnectError> {
+        match target.host() {
+            Some(host) if !reach.allows_host(host) => Err(ConnectError::OutOfReach { host: host.to_owned() }),
+            _ => HttpClient::build(target, ca, proxies, Some(reach)),
+        }
+    }
+
+    fn build(
+        target: &Uri,
+        ca: Option<&Path>,
+        proxies: &ProxyEnvironment,
+        reach: Option<Reach>,
+    ) -> Result<HttpClient, ConnectError> {
         let wrong = || ConnectError::Url {
             scheme: target.scheme_str().unwrap_or_default().to_owned(),
             host: target.host().unwrap_or_default().to_owned(),
@@ -109,7 +140,7 @@ impl HttpClient {
             false => None,
         };
         let proxy = proxies.proxy_for(target, &origin)?;
-        let tcp = dial::tcp_connector();
+        let tcp = dial::tcp_connector(if proxy.is_none() { reach } else { None });
         let is_forwarded = proxy.is_some() && !origin.is_https;
         let (route, proxy_authorization) = match &proxy {
             None => (DialRoute::Direct, None),
@@ -126,7 +157,7 @@ impl HttpClient {
         let target = Uri::from_static("http://localhost/");
         let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
         let route = DialRoute::Socket { path: socket.to_owned() };
-        let pool = Pool::new(Dialer::new(target.clone(), dial::tcp_connector(), route, None));
+        let pool = Pool::new(Dialer::new(target.clone(), dial::tcp_connector(None), route, None));
         let (host, name) = (HeaderValue::from_static("localhost"), Arc::from(format!("unix:{}", socket.display())));
         let (is_forwarded, proxy_authorization) = (false, None);
         HttpClient(Arc::new(Inner { pool, target, origin, host, is_forwarded, proxy_authorization, name }))

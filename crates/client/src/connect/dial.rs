@@ -23,6 +23,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError};
 use tower_service::Service;
 
+use crate::connect::reach::Reach;
+use crate::connect::resolver::{OutOfReach, Resolver};
 use crate::connect::socket::Socket;
 
 /// The timeout from the name lookup to the end of the TLS handshake.
@@ -34,6 +36,8 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of unanswered probes after which the connection fails.
 const KEEPALIVE_PROBES: u32 = 3;
+
+type TcpConnector = HttpConnector<Resolver>;
 
 /// The scheme, host and port of a connection.
 #[derive(PartialEq, Eq)]
@@ -72,8 +76,8 @@ impl fmt::Display for Origin {
     }
 }
 
-pub(crate) fn tcp_connector() -> HttpConnector {
-    let mut connector = HttpConnector::new();
+pub(crate) fn tcp_connector(reach: Option<Reach>) -> TcpConnector {
+    let mut connector = HttpConnector::new_with_resolver(Resolver::new(reach));
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_keepalive(Some(TCP_KEEPALIVE));
@@ -88,7 +92,7 @@ pub(crate) fn tcp_connector() -> HttpConnector {
 pub(crate) struct Dialer {
     /// A URI at the origin.
     target: Uri,
-    tcp: HttpConnector,
+    tcp: TcpConnector,
     route: DialRoute,
     tls: Option<Tls>,
     /// The address of the last direct connection.
@@ -105,7 +109,7 @@ pub(crate) enum DialRoute {
     /// Through a proxy that learns only the name of the origin. The connection uses TLS.
     Tunnel {
         proxy: Uri,
-        tunnel: Tunnel<HttpConnector>,
+        tunnel: Box<Tunnel<TcpConnector>>,
     },
     /// To a Unix socket of this machine.
     Socket {
@@ -119,14 +123,14 @@ pub(crate) struct Tls {
 }
 
 impl DialRoute {
-    pub(crate) fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> DialRoute {
+    pub(crate) fn tunnel(proxy: &Intercept, tcp: &TcpConnector) -> DialRoute {
         let tunnel = Tunnel::new(proxy.uri().clone(), tcp.clone());
         DialRoute::Tunnel {
             proxy: proxy.uri().clone(),
-            tunnel: match proxy.basic_auth() {
+            tunnel: Box::new(match proxy.basic_auth() {
                 Some(authorization) => tunnel.with_auth(authorization.clone()),
                 None => tunnel,
-            },
+            }),
         }
     }
 
@@ -159,7 +163,7 @@ pub(crate) enum DialError {
 }
 
 impl Dialer {
-    pub(crate) fn new(target: Uri, tcp: HttpConnector, route: DialRoute, tls: Option<Tls>) -> Dialer {
+    pub(crate) fn new(target: Uri, tcp: TcpConnector, route: DialRoute, tls: Option<Tls>) -> Dialer {
         Dialer { target, tcp, route, tls, last_peer: Mutex::new(None) }
     }
 
@@ -177,7 +181,7 @@ impl Dialer {
         let tcp = match &self.route {
             DialRoute::Direct => call(self.tcp.clone(), target).await,
             DialRoute::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
-            DialRoute::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
+            DialRoute::Tunnel { tunnel, .. } => call(Tunnel::clone(tunnel), target).await,
             DialRoute::Socket { path } => {
                 return connect_socket(path).await.map(Socket::Unix).map_err(DialError::Direct);
             }
@@ -186,17 +190,22 @@ impl Dialer {
             Some(proxy) => DialError::Proxy { proxy, cause },
             None => DialError::Direct(cause),
         })?;
-        if let DialRoute::Direct = self.route {
-            *self.last_peer.lock() = tcp.inner().peer_addr().ok().map(|address| address.ip());
-        }
-        let Some(Tls { connector, name }) = &self.tls else {
-            return Ok(Socket::Tcp(tcp.into_inner()));
+        let tcp = tcp.into_inner();
+        let peer = match self.route {
+            DialRoute::Direct => tcp.peer_addr().ok().map(|address| address.ip()),
+            DialRoute::Forward { .. } | DialRoute::Tunnel { .. } | DialRoute::Socket { .. } => None,
         };
-        match connector.connect(name.clone(), tcp.into_inner()).await {
-            Ok(tls) => Ok(Socket::Tls(Box::new(tls))),
-            Err(error) if is_unknown_issuer(&error) => Err(DialError::UnknownIssuer),
-            Err(error) => Err(DialError::Tls(error)),
-        }
+        let socket = match &self.tls {
+            None => Socket::Tcp(tcp),
+            Some(Tls { connector, name }) => match connector.connect(name.clone(), tcp).await {
+                Ok(tls) => Socket::Tls(Box::new(tls)),
+                Err(error) if is_unknown_issuer(&error) => return Err(DialError::UnknownIssuer),
+                Err(error) => return Err(DialError::Tls(error)),
+            },
+        };
+        // Over TLS the peer has proved its name by now.
+        *self.last_peer.lock() = peer;
+        Ok(socket)
     }
 }
 
@@ -240,6 +249,9 @@ where
 fn cure(error: &(dyn Error + 'static)) -> &'static str {
     let mut next = Some(error);
     while let Some(error) = next {
+        if error.downcast_ref::<io::Error>().and_then(io::Error::get_ref).is_some_and(|it| it.is::<OutOfReach>()) {
+            return "";
+        }
         // hyper does not export the type of this error.
         if error.to_string() == "dns error" {
             return " (is the host name in the url right?)";
