@@ -59,7 +59,8 @@ pub struct ConfigurationStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerStatus {
     pub id: String,
-    /// The state of the server: `ready`, `starting`, `failed`, `misconfigured` or `disabled`.
+    /// The state of the server: `ready`, `starting`, `failed`, `login_needed`, `misconfigured` or
+    /// `disabled`.
     pub state: String,
     /// The reason of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -454,6 +455,8 @@ pub struct ServerCounts {
     pub starting: usize,
     /// The number of failed and misconfigured servers.
     pub failed: usize,
+    /// The number of servers that need a login.
+    pub login_needed: usize,
 }
 
 /// The response of `POST /api/reload`: the ids of servers that the reload affected.

@@ -77,6 +77,9 @@ impl ServerAction {
 pub enum ChangeTarget {
     Configuration,
     Server(ServerAction),
+    Login,
+    LoginCallback,
+    Logout,
 }
 
 /// The subject of a read.
@@ -88,6 +91,7 @@ pub enum ReadTarget {
     Status,
     Servers,
     Server,
+    Login,
     Entries(List),
     Subscriptions,
     Sessions,
@@ -116,6 +120,7 @@ pub const ROUTES: &[Route] = &[
     read("/api/status", ReadTarget::Status),
     read("/api/servers", ReadTarget::Servers),
     read("/api/servers/{id}", ReadTarget::Server),
+    read("/api/servers/{id}/login", ReadTarget::Login),
     entries("/api/tools", List::Tools),
     entries("/api/prompts", List::Prompts),
     entries("/api/resources", List::Resources),
@@ -133,6 +138,9 @@ pub const ROUTES: &[Route] = &[
     change("/api/servers/{id}/restart", ChangeTarget::Server(ServerAction::Restart)),
     change("/api/servers/{id}/enable", ChangeTarget::Server(ServerAction::Enable)),
     change("/api/servers/{id}/disable", ChangeTarget::Server(ServerAction::Disable)),
+    change("/api/servers/{id}/login", ChangeTarget::Login),
+    change("/api/servers/{id}/login/callback", ChangeTarget::LoginCallback),
+    change("/api/servers/{id}/logout", ChangeTarget::Logout),
 ];
 
 /// The result of matching a path and a verb.

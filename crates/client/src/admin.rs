@@ -9,9 +9,10 @@ use goblin_config::secret::Secret;
 use goblin_telemetry::clean;
 use goblin_wire::headers::LAST_EVENT_ID;
 use goblin_wire::units;
-use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::address::{self, ENDPOINT};
@@ -57,7 +58,7 @@ impl AdminClient {
 
     /// Returns the body of the response, or `None` if the gateway has no such path. An unknown server is an error.
     pub async fn find(&self, path: &str) -> Result<Option<Bytes>, String> {
-        match self.within(READ_TIMEOUT, self.answer(Verb::GET, path)).await? {
+        match self.within(READ_TIMEOUT, self.answer(Verb::GET, path, HeaderMap::new(), Bytes::new())).await? {
             (StatusCode::NOT_FOUND, body) if !names_unknown_server(&body) => Ok(None),
             (status, body) => accepted(status, path, body).map(Some),
         }
@@ -67,11 +68,22 @@ impl AdminClient {
         self.within(CHANGE_TIMEOUT, self.fetch(Verb::POST, path)).await
     }
 
+    /// Sends a request with a JSON body.
+    pub async fn post_json(&self, path: &str, body: &impl Serialize) -> Result<Bytes, String> {
+        let body = serde_json::to_vec(body).map_err(|error| error.to_string())?;
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        let answer = async {
+            let (status, body) = self.answer(Verb::POST, path, headers, body.into()).await?;
+            accepted(status, path, body)
+        };
+        self.within(CHANGE_TIMEOUT, answer).await
+    }
+
     /// Opens an event stream after this position.
     pub async fn stream(&self, path: &str, after: &ResumePosition) -> Result<GatewayResponse, String> {
         let mut headers = HeaderMap::from_iter([(ACCEPT, STREAM)]);
         headers.extend(after.last().map(|id| (LAST_EVENT_ID, id.clone())));
-        let response = self.within(READ_TIMEOUT, self.send(Verb::GET, path, &headers)).await?;
+        let response = self.within(READ_TIMEOUT, self.send(Verb::GET, path, &headers, Bytes::new())).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
             status => Err(rejection_text(status, path, &[])),
@@ -79,21 +91,27 @@ impl AdminClient {
     }
 
     async fn fetch(&self, verb: Verb, path: &str) -> Result<Bytes, String> {
-        let (status, body) = self.answer(verb, path).await?;
+        let (status, body) = self.answer(verb, path, HeaderMap::new(), Bytes::new()).await?;
         accepted(status, path, body)
     }
 
-    async fn answer(&self, verb: Verb, path: &str) -> Result<(StatusCode, Bytes), String> {
-        let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
-        let response = self.send(verb, path, &accept).await?;
+    async fn answer(
+        &self,
+        verb: Verb,
+        path: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), String> {
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let response = self.send(verb, path, &headers, body).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
         let body = body.map_err(|error| format!("the response to {path} ended early: {error}"))?;
         Ok((status, body.to_bytes()))
     }
 
-    async fn send(&self, verb: Verb, path: &str, headers: &HeaderMap) -> Result<GatewayResponse, String> {
-        self.0.send_to(verb, path, headers).await.map_err(|error| error.to_string())
+    async fn send(&self, verb: Verb, path: &str, headers: &HeaderMap, body: Bytes) -> Result<GatewayResponse, String> {
+        self.0.send_to(verb, path, headers, body).await.map_err(|error| error.to_string())
     }
 
     async fn within<T>(&self, limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {

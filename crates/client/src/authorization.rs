@@ -27,13 +27,17 @@ pub trait Authorization: Send + Sync {
     fn header(&self) -> Option<HeaderValue>;
 
     /// Handles a response with status 401 to a request that was sent with `sent`. Returns a header to repeat the
-    /// request with, or `None` if a login is needed. `peer` is the address of the connection.
+    /// request with, or `None` if a login is needed. Returns an error with the reason if there is no new header for
+    /// now: another request may succeed later. `peer` is the address of the connection.
     fn rejected(
         &self,
         sent: Option<HeaderValue>,
         response: &HeaderMap,
         peer: Option<IpAddr>,
-    ) -> BoxFuture<'_, Option<HeaderValue>>;
+    ) -> BoxFuture<'_, Result<Option<HeaderValue>, String>>;
+
+    /// Handles a response with status 401 to a request that was repeated with `sent`.
+    fn rejected_again(&self, sent: &HeaderValue, response: &HeaderMap);
 
     /// Notes a response with status 403 and `error="insufficient_scope"`: the next login asks for the union of scopes.
     /// Returns whether the response was one.
@@ -69,6 +73,11 @@ impl AuthorizedClient {
         }
     }
 
+    /// Reports whether the server rejected a request because it needs a login.
+    pub fn needs_login(&self, response: &Response<ResponseBody>) -> bool {
+        response.status() == StatusCode::UNAUTHORIZED && self.authorization.is_some()
+    }
+
     /// Reports whether the server rejected a request because its token lacks a scope, and notes that for the next login.
     pub fn lacks_scope(&self, response: &Response<ResponseBody>) -> bool {
         response.status() == StatusCode::FORBIDDEN
@@ -97,15 +106,18 @@ impl AuthorizedClient {
         build: impl Fn() -> Request<Full<Bytes>>,
     ) -> Result<Response<ResponseBody>, RequestError> {
         let rejected = authorization.rejected(sent, response.headers(), self.client.last_peer());
-        let Some(next) = rejected.await else { return Ok(response) };
+        let next = match rejected.await {
+            Ok(Some(next)) => next,
+            Ok(None) => return Ok(response),
+            Err(cause) => return Err(self.client.unauthorized(cause)),
+        };
         // Without its whole body the connection cannot be reused, and the client opens another one.
         let mut body = response.into_body();
         let _ = timeout(REJECTION_TIMEOUT, body.whole(MAX_REJECTION)).await;
         drop(body);
         let response = self.client.request(with_header(build(), Some(&next))).await?;
         if response.status() == StatusCode::UNAUTHORIZED {
-            // The login learns of the second rejection. The request is not sent a third time.
-            authorization.rejected(Some(next), response.headers(), self.client.last_peer()).await;
+            authorization.rejected_again(&next, response.headers());
         }
         Ok(response)
     }

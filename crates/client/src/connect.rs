@@ -97,6 +97,9 @@ pub enum RequestError {
     /// The backend may have received the request and acted on it.
     #[error("lost the connection to {origin} before it answered: {cause}")]
     MaybeSent { origin: Arc<str>, cause: String },
+    /// The backend rejected the token of the request, and there is no other one for now. A retry is safe.
+    #[error("{origin} rejects the token of the login, and it cannot be refreshed: {cause}")]
+    Unauthorized { origin: Arc<str>, cause: String },
 }
 
 impl HttpClient {
@@ -191,6 +194,11 @@ impl HttpClient {
         self.0.pool.last_peer()
     }
 
+    /// Returns the error for a token that was rejected and cannot be replaced for now.
+    pub(crate) fn unauthorized(&self, cause: String) -> RequestError {
+        RequestError::Unauthorized { origin: Arc::clone(&self.0.name), cause }
+    }
+
     fn check_origin(&self, uri: &Uri) -> Result<(), RequestError> {
         let Inner { target, origin, name, .. } = &*self.0;
         let is_as_written = uri.authority() == target.authority() && uri.scheme() == target.scheme();
@@ -221,7 +229,7 @@ impl RequestError {
     /// Reports whether the backend cannot have received the request.
     pub fn is_safe_to_retry(&self) -> bool {
         match self {
-            RequestError::NotSent { .. } => true,
+            RequestError::NotSent { .. } | RequestError::Unauthorized { .. } => true,
             RequestError::MaybeSent { .. } => false,
         }
     }

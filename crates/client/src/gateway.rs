@@ -1,10 +1,13 @@
 //! Connections to a running gateway.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
 use goblin_config::exposure::ProfileName;
 use goblin_config::secret::Secret;
 use tokio::io::DuplexStream;
 
+use crate::authorization::Authorization;
 use crate::bridge::wire::{GatewayConnection, GatewayTarget};
 use crate::environment::environment;
 use crate::runtime::{GatewayRecord, RecordDirectories};
@@ -15,6 +18,12 @@ pub const PIPE_BYTES: usize = 64 * 1024;
 
 pub fn to_url(url: &str, token: Option<&Secret>, profile: Option<&ProfileName>) -> Result<GatewayConnection> {
     Ok(GatewayConnection::to(GatewayTarget::new(&address::endpoint(url, profile), token, None)?))
+}
+
+/// Connects to an endpoint with the tokens of a login.
+pub fn to_login(url: &str, login: Arc<dyn Authorization>, profile: Option<&ProfileName>) -> Result<GatewayConnection> {
+    let target = GatewayTarget::new(&address::endpoint(url, profile), None, None)?;
+    Ok(GatewayConnection::to(target.with_login(login)))
 }
 
 /// Connects to the gateway of this record, and to its successor after a restart. `may_follow` is a further condition for

@@ -176,6 +176,11 @@ impl Gateway {
     pub fn is_loopback(&self) -> bool {
         network::is_loopback(&self.host)
     }
+
+    /// Reports whether only this machine uses the gateway. Behind a reverse proxy it has an allowed host.
+    pub fn is_local(&self) -> bool {
+        (!self.tcp || self.is_loopback()) && self.allowed_hosts.is_empty()
+    }
 }
 
 /// Limits that apply to every server unless the server overrides them.

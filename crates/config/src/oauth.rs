@@ -5,6 +5,7 @@ use crate::network;
 use crate::problem::Fault;
 use crate::schema::ObjectKeys;
 use crate::secret::Secret;
+use crate::visible::shell_word;
 
 /// The limit of scopes in one list.
 pub(crate) const MAX_SCOPES: usize = 100;
@@ -81,6 +82,12 @@ pub(crate) const GRANTS: [(&str, GrantName); 2] =
     [("authorization_code", GrantName::AuthorizationCode), ("client_credentials", GrantName::ClientCredentials)];
 pub(crate) const CALLBACK_HOSTS: [(&str, CallbackHost); 2] =
     [("127.0.0.1", CallbackHost::Address), ("localhost", CallbackHost::Localhost)];
+
+/// Returns the command that performs a login at a server.
+pub fn login_command(server: &str) -> String {
+    let separator = if server.starts_with('-') { "-- " } else { "" };
+    format!("goblin login {separator}{}", shell_word(server))
+}
 
 /// Returns the options of the login. Returns `None` if the gateway must not log in: the file forbids it, or the server
 /// has a header with a credential.

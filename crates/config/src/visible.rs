@@ -84,6 +84,15 @@ pub fn escaped_json(text: &str) -> String {
     escaped
 }
 
+/// Quotes a word for a shell, if it needs quotes.
+pub fn shell_word(word: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%".contains(character);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ pub mod events;
 mod history;
 pub(crate) mod latency;
 mod lists;
+mod login;
 pub mod permit;
 pub(crate) mod process;
 mod query;
@@ -175,10 +176,17 @@ impl Admin {
         request: Request,
     ) -> Result<Response, AdminError> {
         Query::read(route, request.uri().query().unwrap_or_default())?;
+        let id = id.unwrap_or_default();
+        match change {
+            ChangeTarget::Login => return self.begin_login(&id, request.into_body()).await,
+            ChangeTarget::LoginCallback => return self.finish_login(&id, request.into_body()).await,
+            ChangeTarget::Configuration | ChangeTarget::Server(_) | ChangeTarget::Logout => {}
+        }
         changes::check_empty(request.into_body()).await?;
         match change {
             ChangeTarget::Configuration => self.reload().await,
-            ChangeTarget::Server(action) => self.control_server(action, &id.unwrap_or_default()).await,
+            ChangeTarget::Server(action) => self.control_server(action, &id).await,
+            ChangeTarget::Login | ChangeTarget::LoginCallback | ChangeTarget::Logout => self.log_out(&id).await,
         }
     }
 
@@ -215,6 +223,7 @@ impl Admin {
             ReadTarget::Status => ok(&self.status()),
             ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
             ReadTarget::Server => ok(&self.server(&id.unwrap_or_default())?),
+            ReadTarget::Login => self.login_status(&id.unwrap_or_default())?,
             ReadTarget::Entries(list) => {
                 let server = query.get("server");
                 self.check_server(server)?;

@@ -31,6 +31,7 @@ use goblin_config::exposure::ProfileName;
 use goblin_config::{Config, Gateway, ServerId};
 use goblin_telemetry::worker::{self, Watchdog};
 use goblin_telemetry::{Event, Observe};
+use goblin_vault::Vault;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -106,7 +107,10 @@ impl App {
         observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
         let policies = Arc::new(ArcSwap::from_pointee(config.policies.clone()));
-        let router = Arc::new(Router::new(Arc::clone(&catalogs), Arc::clone(&policies), Arc::clone(&observe)));
+        let mut router = Router::new(Arc::clone(&catalogs), Arc::clone(&policies), Arc::clone(&observe));
+        router.offers_logins = gateway.is_local();
+        let router = Arc::new(router);
+        let vault = Vault::default_directory(&environment).map(|path| Arc::new(Vault::new(path, &environment)));
         let cache = gateway.listing_cache.then(|| ListingCache::of(environment)).flatten().map(Arc::new);
         let deps = BackendDeps {
             policies,
@@ -115,6 +119,7 @@ impl App {
             proxies,
             lineage: Arc::new(lineage),
             tasks: Arc::clone(&router.tasks),
+            vault,
             cache: cache.clone(),
             listing_changed: Arc::clone(&catalogs.changed),
             level: sessions.levels.watch(),

@@ -11,6 +11,7 @@ mod arguments;
 pub(crate) mod inputs;
 pub(crate) mod introspection;
 pub(crate) mod lists;
+mod login;
 mod rounds;
 pub(crate) mod state;
 pub(crate) mod subscribe;
@@ -132,13 +133,15 @@ pub struct Router {
     pub tasks: Arc<TaskTable>,
     /// The ended calls of all clients.
     pub(crate) ledger: CallLedger,
+    /// Whether clients may log in at servers for all others, because only this machine can reach the gateway.
+    pub(crate) offers_logins: bool,
 }
 
 impl Router {
     pub fn new(catalogs: Arc<CatalogStore>, policies: LivePolicies, observe: Arc<Observe>) -> Router {
         let (subscriptions, tasks) = (Arc::default(), Arc::default());
         let (states, ledger) = (RequestStateCipher::default(), CallLedger::new(&observe.memory));
-        Router { catalogs, policies, observe, subscriptions, states, tasks, ledger }
+        Router { catalogs, policies, observe, subscriptions, states, tasks, ledger, offers_logins: false }
     }
 
     /// Sends a request to its backend and returns the answer for the client. Returns `None` if the call was cancelled.
@@ -146,6 +149,7 @@ impl Router {
         let answer = match self.answer(call).await {
             Ok(answer) => answer,
             Err(CallEnd::Cancelled) => return None,
+            Err(CallEnd::Failed(error @ Error::LoginNeeded { .. })) => Box::pin(self.login_reply(call, &error)).await,
             Err(CallEnd::Failed(error)) => self.error(&call.request, &call.caller, &error),
         };
         Some(answer)

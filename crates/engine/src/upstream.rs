@@ -30,6 +30,7 @@ pub(crate) mod lister;
 pub(crate) mod listing_cache;
 pub(crate) mod listing_view;
 pub(crate) mod lists;
+pub mod login;
 pub(crate) mod open_requests;
 pub(crate) mod predecessor;
 pub mod problem;
@@ -51,6 +52,7 @@ use goblin_catalog::Upstream;
 use goblin_catalog::known_uris::KnownUris;
 use goblin_catalog::listing::{List, Listing};
 use goblin_catalog::resources::ResourceTable;
+use goblin_config::oauth::login_command;
 use goblin_config::{Policies, Server, ServerId};
 use goblin_telemetry::meter::{Meter, OutcomeCounts};
 use goblin_wire::json::{Span, Splice};
@@ -68,6 +70,7 @@ use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::LinkError;
 use crate::upstream::links::{LinkSlot, LinkTable, ListenerGuard};
 use crate::upstream::lists::LinkLists;
+use crate::upstream::login::BackendLogin;
 use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 
@@ -100,6 +103,8 @@ pub enum BackendState {
     Ready,
     /// Not connected. Holds the reason.
     Lost(String),
+    /// Not connected, because the backend needs a login. Holds the reason.
+    LoginNeeded(String),
     Stopped,
 }
 
@@ -107,7 +112,9 @@ impl BackendState {
     /// Reports whether no further attempt follows, not even for a call.
     pub(crate) fn is_final(&self) -> bool {
         match self {
-            BackendState::Starting | BackendState::Ready | BackendState::Lost(_) => false,
+            BackendState::Starting | BackendState::Ready | BackendState::Lost(_) | BackendState::LoginNeeded(_) => {
+                false
+            }
             BackendState::Stopped => true,
         }
     }
@@ -281,6 +288,11 @@ impl Backend {
     /// Keeps the client's own link connected until the guard is dropped, although no call uses it.
     pub(crate) fn hold_own(&self, call: &Call) -> Option<ListenerGuard> {
         Some(self.client_links()?.slot_of(call).ok()?.hold())
+    }
+
+    /// Returns the login at the backend. Returns `None` if the backend needs none.
+    pub(crate) fn login(&self) -> Option<&Arc<BackendLogin>> {
+        self.links.as_ref()?.dialer.login.as_ref()
     }
 
     /// Returns the links of single clients. Returns `None` if clients share one link.
@@ -484,6 +496,8 @@ impl Backend {
         match error {
             LinkError::Closed { reason, sent } => Error::BackendUnavailable { server, reason: public(&reason), sent },
             LinkError::Overloaded => Error::Overloaded { server },
+            LinkError::LoginNeeded => login_error(&server, false),
+            LinkError::ScopeMissing => login_error(&server, true),
             LinkError::SessionLost => {
                 Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
             }
@@ -492,6 +506,12 @@ impl Backend {
             | LinkError::Rejected { error: reason, .. } => Error::BackendProtocol { server, reason: public(&reason) },
         }
     }
+}
+
+/// Returns the error for a call to a backend that needs a login.
+pub(crate) fn login_error(server: &str, lacks_permission: bool) -> Error {
+    let command = login_command(server);
+    Error::LoginNeeded { server: server.to_owned(), command, lacks_permission }
 }
 
 impl Upstream for Backend {

@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use goblin_config::visible::shell_word;
 use goblin_wire::json::quote;
 
-use crate::style::{paint_if, shell_word};
+use crate::style::paint_if;
 
 pub(crate) struct Banner {
     /// The URL of the TCP listener.

@@ -18,8 +18,8 @@ use crate::load::ConfigError;
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{
-    check, control, doctor, edit, generate, history, prompts, resources, schema, serve, status, stdio, subscriptions,
-    tools, watch,
+    check, control, doctor, edit, generate, history, login, prompts, resources, schema, serve, status, stdio,
+    subscriptions, tools, watch,
 };
 
 /// The exit code for a configuration that cannot be used.
@@ -123,6 +123,11 @@ pub(crate) enum Command {
     Enable(control::Control),
     /// Stop a server of a running gateway
     Disable(control::Control),
+    /// Log in to a server with a browser
+    #[command(long_about = login::LONG_ABOUT)]
+    Login(login::Login),
+    /// Revoke and forget the login at a server
+    Logout(login::Logout),
     /// List the subscriptions of a running gateway
     Subscriptions(subscriptions::Subscriptions),
     /// List, search, describe and call tools
@@ -164,6 +169,8 @@ impl Cli {
             Command::Restart(arguments) => control::run(ServerAction::Restart, arguments).await,
             Command::Enable(arguments) => control::run(ServerAction::Enable, arguments).await,
             Command::Disable(arguments) => control::run(ServerAction::Disable, arguments).await,
+            Command::Login(arguments) => login::log_in(arguments).await,
+            Command::Logout(arguments) => login::log_out(arguments).await,
             Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,

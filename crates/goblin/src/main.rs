@@ -17,6 +17,7 @@ mod import;
 mod live_lines;
 mod load;
 mod log;
+mod login;
 mod loops;
 mod port;
 mod progress;

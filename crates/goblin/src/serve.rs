@@ -18,6 +18,7 @@ use goblin_client::runtime::identity::Fingerprints;
 use goblin_client::runtime::{self, PublishedRecord, RecordDirectories, TokenFile, Tokens};
 use goblin_config::Gateway;
 use goblin_config::admin::ListenAddress;
+use goblin_config::visible::shell_word;
 use goblin_engine::admin::permit::AdminAccess;
 use goblin_engine::app::listener::Listeners;
 use goblin_engine::app::operate::ConfigSource;
@@ -36,7 +37,7 @@ use crate::follow::{ConfigOverride, Output, SharedRecord};
 use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
 use crate::start_lines::{SHOWN_BY_LINES, StartLines};
-use crate::style::{shell_word, warn};
+use crate::style::warn;
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{cli, follow, live_lines, load, log, port};

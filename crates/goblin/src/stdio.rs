@@ -4,6 +4,8 @@
 //! this command is a bridge to it. Otherwise it runs a gateway of its own. It prints the choice and the reason on
 //! stderr.
 
+mod login;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -43,7 +45,8 @@ pub(crate) struct Stdio {
     pub source: ConfigArgs,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Connect the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
+    /// Connect the client to the gateway or server at this URL, or at unix:SOCKET, instead of starting servers. Opens
+    /// the browser if the URL needs a login
     #[arg(long, value_name = "URL", value_parser = address::parse, conflicts_with = "standalone")]
     pub url: Option<String>,
     /// Read the token of the gateway at --url from this file (default: the variable GOBLIN_TOKEN)
@@ -66,8 +69,12 @@ pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
 pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
-        let wire = gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?;
-        note(&format!("bridging to the gateway at {}", wire.url()));
+        let login = if token.is_none() { login::of_url(url).await } else { None };
+        let wire = match login {
+            Some(login) => gateway::to_login(url, login, arguments.profile.as_ref())?,
+            None => gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?,
+        };
+        note(&format!("bridging to {}", wire.url()));
         return run_bridge(wire, &arguments.log).await;
     }
     let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;

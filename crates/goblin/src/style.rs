@@ -42,15 +42,6 @@ pub(crate) fn write(bytes: &[u8]) -> std::io::Result<bool> {
     }
 }
 
-/// Quotes a word for a shell, if it needs quotes.
-pub(crate) fn shell_word(word: &str) -> String {
-    let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%".contains(character);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
 /// The minimum number of columns of a line after its indentation.
 const MIN_COLUMNS: usize = 20;
 

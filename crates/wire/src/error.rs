@@ -51,6 +51,9 @@ pub enum Error {
     Overloaded { server: String },
     #[error("backend {server} is unavailable: {reason}")]
     BackendUnavailable { server: String, reason: String, sent: bool },
+    /// The backend needs a login, or one with more permissions. `command` performs it.
+    #[error("backend {server} needs a login{} (the operator runs: {command})", if *lacks_permission { " with more permissions" } else { "" })]
+    LoginNeeded { server: String, command: String, lacks_permission: bool },
     #[error("Timeout: backend {server} did not answer {method} in {}", units::duration(*after))]
     Timeout { server: String, method: String, after: Duration },
     #[error("backend {server} broke the protocol: {reason}")]
@@ -115,6 +118,7 @@ impl Error {
             Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
+            Error::LoginNeeded { .. } => row(1407, 200, "LOGIN_NEEDED", Gateway, false),
             Error::Timeout { .. } => row(1504, 200, "TIMEOUT", Backend, false),
             Error::BackendProtocol { .. } => row(1502, 200, "BACKEND_PROTOCOL", Backend, false),
             Error::ClientUnavailable { .. } => row(1503, 200, "CLIENT_UNAVAILABLE", Client, false),
@@ -163,6 +167,9 @@ impl Error {
             Error::Overloaded { server }
             | Error::BackendUnavailable { server, .. }
             | Error::BackendProtocol { server, .. } => vec![("serverId", quote(server))],
+            Error::LoginNeeded { server, command, .. } => {
+                vec![("serverId", quote(server)), ("command", quote(command))]
+            }
             Error::Timeout { server, method, .. } => vec![("serverId", quote(server)), ("method", quote(method))],
             Error::Unanswered { method, .. } => vec![("method", quote(method))],
             Error::MissingCapability { required } => vec![("requiredCapabilities", (*required).to_owned())],
@@ -222,6 +229,7 @@ mod tests {
             Error::Overloaded { server: server() },
             Error::BackendUnavailable { server: server(), reason: "it exited".into(), sent: true },
             Error::BackendUnavailable { server: server(), reason: "not connected".into(), sent: false },
+            Error::LoginNeeded { server: server(), command: "goblin login fs".into(), lacks_permission: false },
             Error::Timeout { server: server(), method: "tools/call".into(), after: Duration::from_secs(60) },
             Error::BackendProtocol { server: server(), reason: "garbage".into() },
             Error::ClientUnavailable { reason: "it disconnected".into() },
@@ -264,6 +272,7 @@ mod tests {
                 "OVERLOADED 1529 200 Gateway true",
                 "BACKEND_UNAVAILABLE 1503 200 Backend false",
                 "BACKEND_UNAVAILABLE 1503 200 Backend true",
+                "LOGIN_NEEDED 1407 200 Gateway false",
                 "TIMEOUT 1504 200 Backend false",
                 "BACKEND_PROTOCOL 1502 200 Backend false",
                 "CLIENT_UNAVAILABLE 1503 200 Client false",
@@ -293,6 +302,7 @@ mod tests {
             r#""data":{"code":"RESOURCE_NOT_FOUND","uri":"u:"}}"#,
             r#""data":{"code":"LIMIT_EXCEEDED","limit":"maxInFlight","value":64,"retryable":true}}"#,
             r#""data":{"code":"OVERLOADED","serverId":"fs","retryable":true}}"#,
+            r#""data":{"code":"LOGIN_NEEDED","serverId":"fs","command":"goblin login fs"}}"#,
             r#""data":{"code":"TIMEOUT","serverId":"fs","method":"tools/call"}}"#,
             r#""data":{"code":"TIMEOUT","method":"elicitation/create"}}"#,
             r#""data":{"code":"MISSING_CAPABILITY","requiredCapabilities":{"roots":{}}}}"#,

@@ -4,6 +4,7 @@
 //! only uses it: it makes the calls of the scenario and answers server requests. If there is no gateway, this client
 //! itself is judged, which proves that it behaves correctly.
 
+mod auth;
 mod gateway;
 mod mirror;
 mod peer;
@@ -11,10 +12,11 @@ mod script;
 mod wire;
 
 use std::env;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 pub use crate::client::gateway::Gateway;
@@ -54,10 +56,29 @@ impl Part {
         let Some(program) = env::var_os(GATEWAY) else {
             return self.perform(url).await;
         };
-        let gateway = Gateway::start(&program, url, self.protocol()).await?;
-        let outcome = self.perform(&gateway.url).await;
+        let gateway = Gateway::start(&program, self.entry(url)).await?;
+        let outcome = match self.needs_login() {
+            true => auth::play(self, &gateway, Path::new(&program)).await,
+            false => self.perform(&gateway.url).await,
+        };
         gateway.stop().await?;
         outcome
+    }
+
+    /// Reports whether the suite's server needs a login.
+    fn needs_login(&self) -> bool {
+        self.scenario.starts_with("auth/")
+    }
+
+    /// Returns the entry of the suite's server in the gateway's configuration.
+    fn entry(&self, url: &str) -> Value {
+        let mut entry = json!({ "url": url, "protocol": self.protocol() });
+        if self.scenario.starts_with("auth/client-credentials") {
+            entry["oauth"] = auth::machine_options(&self.context);
+        } else if self.needs_login() {
+            entry["oauth"] = auth::options(&self.context);
+        }
+        entry
     }
 
     /// Returns the `protocol` setting of the gateway. For a legacy client, `auto` would probe for a legacy server

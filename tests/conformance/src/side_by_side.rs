@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use crate::client::Gateway;
@@ -68,7 +69,8 @@ impl SideBySide {
             direct.forget_failures();
         }
         for protocol in &self.protocols {
-            let gateway = Gateway::start(self.gateway.as_os_str(), &server.url, protocol).await?;
+            let entry = json!({"url": server.url, "protocol": protocol});
+            let gateway = Gateway::start(self.gateway.as_os_str(), entry).await?;
             let through = self.play(&gateway.url).await?;
             gateway.stop().await?;
             let comparison = compare(&direct, &through, &self.expected(protocol));

@@ -8,6 +8,7 @@ use crate::api::{
     CallList, EntryList, ErrorResponse, EventInfo, LogList, Missed, Ready, Reloaded, ServerList, ServerStatus,
     SessionList, Status, SubscriptionList,
 };
+use crate::login::{LoginCallback, LoginRequest, LoginStatus, LogoutStatus};
 use crate::routes::{Access, ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, ServerAction};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
@@ -73,9 +74,16 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         "responses": responses,
         "security": security,
     });
-    if matches!(route.action, RouteAction::Change(_)) {
-        let body = json!({ "schema": { "type": "object", "additionalProperties": false } });
-        operation["requestBody"] = json!({ "required": false, "content": { "application/json": body } });
+    if let RouteAction::Change(change) = route.action {
+        let (is_required, body) = match change {
+            ChangeTarget::Login => (false, answer::<LoginRequest>(generator)),
+            ChangeTarget::LoginCallback => (true, answer::<LoginCallback>(generator)),
+            ChangeTarget::Configuration | ChangeTarget::Server(_) | ChangeTarget::Logout => {
+                let schema = json!({ "type": "object", "additionalProperties": false });
+                (false, json!({ "application/json": { "schema": schema } }))
+            }
+        };
+        operation["requestBody"] = json!({ "required": is_required, "content": body });
     }
     operation
 }
@@ -133,7 +141,7 @@ fn errors(route: &Route) -> Vec<(u16, &'static str)> {
     }
     if matches!(route.action, RouteAction::Change(_)) {
         errors.push((409, "the state of the server does not allow the change"));
-        errors.push((422, "the configuration file does not allow the change"));
+        errors.push((422, "the configuration file or the authorization server does not allow the change"));
         errors.push((503, "the gateway accepts no commands, or too many are waiting"));
     }
     errors
@@ -147,6 +155,7 @@ fn summary(action: RouteAction) -> &'static str {
         RouteAction::Read(ReadTarget::Status) => "the state of the gateway and its servers",
         RouteAction::Read(ReadTarget::Servers) => "the state of each server, including disabled ones",
         RouteAction::Read(ReadTarget::Server) => "the state of one server",
+        RouteAction::Read(ReadTarget::Login) => "the login at one server",
         RouteAction::Read(ReadTarget::Entries(List::Tools)) => "the tools of all servers",
         RouteAction::Read(ReadTarget::Entries(List::Prompts)) => "the prompts of all servers",
         RouteAction::Read(ReadTarget::Entries(List::Resources)) => "the resources of all servers",
@@ -165,6 +174,9 @@ fn summary(action: RouteAction) -> &'static str {
         RouteAction::Change(ChangeTarget::Server(ServerAction::Disable)) => {
             "stop a server until it is enabled or the gateway restarts"
         }
+        RouteAction::Change(ChangeTarget::Login) => "begin a login at a server; a person finishes it in a browser",
+        RouteAction::Change(ChangeTarget::LoginCallback) => "finish a login with the URL to which the browser returned",
+        RouteAction::Change(ChangeTarget::Logout) => "revoke and forget the login at a server",
     }
 }
 
@@ -190,6 +202,9 @@ fn content(action: RouteAction, generator: &mut SchemaGenerator) -> Value {
         RouteAction::Read(ReadTarget::OpenApi) => {
             json!({ "application/json": { "schema": { "type": "object", "required": ["openapi", "paths"] } } })
         }
+        RouteAction::Read(ReadTarget::Login)
+        | RouteAction::Change(ChangeTarget::Login | ChangeTarget::LoginCallback) => answer::<LoginStatus>(generator),
+        RouteAction::Change(ChangeTarget::Logout) => answer::<LogoutStatus>(generator),
         RouteAction::Change(ChangeTarget::Configuration) => answer::<Reloaded>(generator),
         RouteAction::Read(ReadTarget::Server) | RouteAction::Change(ChangeTarget::Server(_)) => {
             answer::<ServerStatus>(generator)

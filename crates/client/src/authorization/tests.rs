@@ -22,10 +22,14 @@ impl Authorization for OneRefresh {
         sent: Option<HeaderValue>,
         _: &HeaderMap,
         peer: Option<IpAddr>,
-    ) -> BoxFuture<'_, Option<HeaderValue>> {
+    ) -> BoxFuture<'_, Result<Option<HeaderValue>, String>> {
         assert!(peer.is_some_and(|address| address.is_loopback()), "{peer:?}");
         self.rejections.lock().push(sent);
-        Box::pin(async { Some(HeaderValue::from_static("Bearer new")) })
+        Box::pin(async { Ok(Some(HeaderValue::from_static("Bearer new"))) })
+    }
+
+    fn rejected_again(&self, sent: &HeaderValue, _: &HeaderMap) {
+        self.rejections.lock().push(Some(sent.clone()));
     }
 
     fn scope_missing(&self, response: &HeaderMap) -> bool {

@@ -17,8 +17,9 @@ use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::Full;
 
 use crate::address;
+use crate::authorization::{Authorization, AuthorizedClient};
 use crate::bridge::MAX_MESSAGE;
-use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody, WholeBodyError};
+use crate::connect::{ProxyEnvironment, RequestError, ResponseBody, WholeBodyError};
 use crate::events::{EventStream, is_event_stream};
 use crate::runtime::GatewayRecord;
 
@@ -38,7 +39,7 @@ pub struct GatewayConnection {
 }
 
 pub(crate) struct GatewayTarget {
-    client: HttpClient,
+    client: AuthorizedClient,
     uri: Uri,
     /// The URL without secrets, for messages.
     url: String,
@@ -64,7 +65,19 @@ impl GatewayTarget {
             }
             None => None,
         };
-        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record })
+        Ok(GatewayTarget {
+            client: AuthorizedClient::new(client, None),
+            uri,
+            url: mask::url(url),
+            authorization,
+            record,
+        })
+    }
+
+    /// Adds the token of a login to each request, instead of a fixed one.
+    pub(crate) fn with_login(self, login: Arc<dyn Authorization>) -> GatewayTarget {
+        let client = AuthorizedClient::new(self.client.plain().clone(), Some(login));
+        GatewayTarget { client, authorization: None, ..self }
     }
 
     fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
@@ -126,11 +139,14 @@ impl GatewayConnection {
 
     pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        let mut request = target.request(Verb::POST, body, session);
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
-        request.headers_mut().extend(self.via.clone().map(|via| (VIA, via)));
-        target.client.request(request).await
+        let build = || {
+            let mut request = target.request(Verb::POST, body.clone(), session);
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            request.headers_mut().insert(ACCEPT, JSON_OR_STREAM);
+            request.headers_mut().extend(self.via.clone().map(|via| (VIA, via)));
+            request
+        };
+        target.client.send(build).await
     }
 
     /// Reports whether the current gateway still runs. A gateway at a given URL always counts as running.
@@ -141,10 +157,13 @@ impl GatewayConnection {
     /// Opens a stream: the one with the event `after`, or the notification stream if `after` is `None`.
     pub async fn get(&self, session: &HeaderMap, after: Option<&HeaderValue>) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        let mut request = target.request(Verb::GET, Bytes::new(), session);
-        request.headers_mut().insert(ACCEPT, STREAM);
-        request.headers_mut().extend(after.map(|id| (LAST_EVENT_ID, id.clone())));
-        target.client.request(request).await
+        let build = || {
+            let mut request = target.request(Verb::GET, Bytes::new(), session);
+            request.headers_mut().insert(ACCEPT, STREAM);
+            request.headers_mut().extend(after.map(|id| (LAST_EVENT_ID, id.clone())));
+            request
+        };
+        target.client.send(build).await
     }
 
     /// Sends a request to another route of the gateway, outside of any session.
@@ -153,20 +172,21 @@ impl GatewayConnection {
         verb: Verb,
         path: &str,
         headers: &HeaderMap,
+        body: Bytes,
     ) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        let mut request = target.request(verb, Bytes::new(), headers);
+        let mut request = target.request(verb, body, headers);
         let route = address::route(&target.uri.to_string(), path).parse();
         *request.uri_mut() = route.map_err(|error: http::uri::InvalidUri| {
             let (origin, cause) = (Arc::from(target.url.as_str()), format!("{path} is not a path: {error}"));
             RequestError::NotSent { origin, cause }
         })?;
-        target.client.request(request).await
+        target.client.plain().request(request).await
     }
 
     pub async fn delete(&self, session: &HeaderMap) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        target.client.request(target.request(Verb::DELETE, Bytes::new(), session)).await
+        target.client.send(|| target.request(Verb::DELETE, Bytes::new(), session)).await
     }
 
     /// Returns the session id in a response to `initialize`.

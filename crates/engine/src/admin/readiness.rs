@@ -41,16 +41,16 @@ impl OverallState {
     /// Computes the state from the readiness and the number of servers in each state. A ready gateway is degraded while
     /// servers have failed: it serves the others.
     pub fn new(readiness: Readiness, servers: ServerCounts) -> OverallState {
-        let ServerCounts { total, ready, starting, failed } = servers;
-        let (state, summary) = match (readiness, failed, starting) {
-            (Readiness::Stopping, ..) => ("stopping", "stopping".to_owned()),
-            (Readiness::Starting, ..) => ("starting", format!("starting {}/{total}", ready + failed)),
-            (Readiness::Ready, 0, 0) => ("ready", "ready".to_owned()),
-            (Readiness::Ready, 0, starting) => ("ready", format!("ready, {starting} starting")),
-            (Readiness::Ready, failed, 0) => ("degraded", format!("degraded: {failed} failed")),
-            (Readiness::Ready, failed, starting) => {
-                ("degraded", format!("degraded: {failed} failed, {starting} starting"))
-            }
+        let ServerCounts { total, ready, starting, failed, login_needed } = servers;
+        let counts = [(failed, "failed"), (login_needed, "without login"), (starting, "starting")];
+        let counts = counts.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}"));
+        let counts = counts.collect::<Vec<_>>().join(", ");
+        let (state, summary) = match readiness {
+            Readiness::Stopping => ("stopping", "stopping".to_owned()),
+            Readiness::Starting => ("starting", format!("starting {}/{total}", ready + failed + login_needed)),
+            Readiness::Ready if failed + login_needed > 0 => ("degraded", format!("degraded: {counts}")),
+            Readiness::Ready if starting > 0 => ("ready", format!("ready, {counts}")),
+            Readiness::Ready => ("ready", "ready".to_owned()),
         };
         OverallState { state, summary }
     }
@@ -101,6 +101,7 @@ pub fn count(servers: impl Iterator<Item = Availability>) -> ServerCounts {
             Availability::Ready => &mut counts.ready,
             Availability::Starting => &mut counts.starting,
             Availability::Failed | Availability::Misconfigured => &mut counts.failed,
+            Availability::LoginNeeded => &mut counts.login_needed,
         } += 1;
     }
     counts
@@ -112,15 +113,23 @@ mod tests {
 
     #[test]
     fn servers_are_counted_by_availability() {
-        use Availability::{Failed, Misconfigured, Ready, Starting};
-        let states = [Ready, Failed, Ready, Starting, Misconfigured];
-        assert_eq!(count(states.into_iter()), ServerCounts { total: 5, ready: 2, starting: 1, failed: 2 });
+        use Availability::{Failed, LoginNeeded, Misconfigured, Ready, Starting};
+        let states = [Ready, Failed, Ready, Starting, Misconfigured, LoginNeeded];
+        let expected = ServerCounts { total: 6, ready: 2, starting: 1, failed: 2, login_needed: 1 };
+        assert_eq!(count(states.into_iter()), expected);
     }
 
     #[test]
     fn use3_the_overall_state_has_counts() {
-        let servers =
-            |ready, starting, failed| ServerCounts { total: ready + starting + failed, ready, starting, failed };
+        let servers = |ready, starting, failed| ServerCounts {
+            total: ready + starting + failed,
+            ready,
+            starting,
+            failed,
+            login_needed: 0,
+        };
+        let without_login =
+            |servers: ServerCounts| ServerCounts { login_needed: 1, total: servers.total + 1, ..servers };
         for (readiness, servers, state, summary) in [
             (Readiness::Starting, servers(0, 0, 0), "starting", "starting 0/0"),
             (Readiness::Starting, servers(2, 13, 1), "starting", "starting 3/16"),
@@ -129,6 +138,14 @@ mod tests {
             (Readiness::Ready, servers(15, 1, 0), "ready", "ready, 1 starting"),
             (Readiness::Ready, servers(14, 0, 2), "degraded", "degraded: 2 failed"),
             (Readiness::Ready, servers(12, 1, 3), "degraded", "degraded: 3 failed, 1 starting"),
+            (Readiness::Starting, without_login(servers(2, 1, 0)), "starting", "starting 3/4"),
+            (Readiness::Ready, without_login(servers(2, 0, 0)), "degraded", "degraded: 1 without login"),
+            (
+                Readiness::Ready,
+                without_login(servers(2, 1, 3)),
+                "degraded",
+                "degraded: 3 failed, 1 without login, 1 starting",
+            ),
             (Readiness::Stopping, servers(1, 1, 1), "stopping", "stopping"),
         ] {
             assert_eq!(OverallState::new(readiness, servers), OverallState { state, summary: summary.to_owned() });

@@ -87,7 +87,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
     let place = catalog.sources.iter().position(|source| Arc::ptr_eq(&source.backend, backend));
     let reason = match backend.state() {
         BackendState::Starting | BackendState::Ready => None,
-        BackendState::Lost(reason) => Some(clean(&reason)),
+        BackendState::Lost(reason) | BackendState::LoginNeeded(reason) => Some(clean(&reason)),
         BackendState::Stopped => Some("the server was stopped".to_owned()),
     };
     let (command, url) = command_and_url(&Target::of(&backend.config.transport));

@@ -19,8 +19,8 @@ use crate::router::state::RequestState;
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.
-const STATE_LIFETIME: Duration = Duration::from_secs(3600);
-const URL_ELICITATION_REQUIRED: &str = "-32042";
+pub(super) const STATE_LIFETIME: Duration = Duration::from_secs(3600);
+pub(super) const URL_ELICITATION_REQUIRED: &str = "-32042";
 
 /// A request with its caller and its backend.
 #[derive(Clone, Copy)]
@@ -53,13 +53,13 @@ impl Router {
                 edits.replace(at, quote(&state));
                 Ok(())
             }
-            RequestState::Restart if has_server_requests => {
+            RequestState::Restart => {
                 let whole = params.whole.ok_or(Error::StaleState)?;
                 let is_round_member = |key: &str| matches!(key, "requestState" | "inputResponses");
                 json::cut_members(text, whole, is_round_member, edits);
                 Ok(())
             }
-            RequestState::Suspended(_) | RequestState::Native { .. } | RequestState::Restart => Err(Error::StaleState),
+            RequestState::Suspended(_) | RequestState::Native { .. } => Err(Error::StaleState),
         }
     }
 

@@ -13,6 +13,8 @@ pub enum Availability {
     Ready,
     Starting,
     Failed,
+    /// The server does not run until a person logs in.
+    LoginNeeded,
     /// The server's entry needs a variable or a file that is missing, so the server does not run (D16).
     Misconfigured,
 }
@@ -48,6 +50,7 @@ impl Availability {
             BackendState::Ready => Availability::Ready,
             BackendState::Starting => Availability::Starting,
             BackendState::Lost(_) | BackendState::Stopped => Availability::Failed,
+            BackendState::LoginNeeded(_) => Availability::LoginNeeded,
         }
     }
 
@@ -56,6 +59,7 @@ impl Availability {
             Availability::Ready => "ready",
             Availability::Starting => "starting",
             Availability::Failed => "failed",
+            Availability::LoginNeeded => "login_needed",
             Availability::Misconfigured => "misconfigured",
         }
     }
@@ -100,7 +104,9 @@ pub fn defects(backend: &Backend) -> Vec<String> {
     });
     let successor = backend.successor.load();
     let replacement = successor.as_ref().map(|successor| match successor.state() {
-        BackendState::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
+        BackendState::Lost(reason) | BackendState::LoginNeeded(reason) => {
+            format!("its new configuration is not in force: {}", clean(&reason))
+        }
         _ => "its new configuration is not in force yet".to_owned(),
     });
     failed.chain(skipped).chain(unstable).chain(replacement).collect()
@@ -119,6 +125,7 @@ mod tests {
             (&BackendState::Ready, true, Availability::Ready),
             (&lost, true, Availability::Failed),
             (&lost, false, Availability::Failed),
+            (&BackendState::LoginNeeded("revoked".to_owned()), true, Availability::LoginNeeded),
             (&BackendState::Stopped, true, Availability::Failed),
         ] {
             assert_eq!(Availability::from_state(state, has_settled), expected, "{state:?} {has_settled}");

@@ -282,7 +282,12 @@ fn may_retry(error: &LinkError) -> bool {
     match error {
         LinkError::SessionLost => true,
         LinkError::Closed { sent, .. } => !sent,
-        LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Busy { .. } | LinkError::Rejected { .. } => false,
+        LinkError::Overloaded
+        | LinkError::LoginNeeded
+        | LinkError::ScopeMissing
+        | LinkError::Protocol(_)
+        | LinkError::Busy { .. }
+        | LinkError::Rejected { .. } => false,
     }
 }
 

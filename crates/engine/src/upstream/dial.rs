@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use goblin_client::authorization::{Authorization, AuthorizedClient};
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_client::lineage::{self, Lineage};
 use goblin_config::secret::Secret;
 use goblin_config::{HttpKind, Protocol, Server, Transport};
+use goblin_oauth::ServerLogin;
 use goblin_wire::{Hello, via};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -24,6 +26,7 @@ use crate::upstream::http::HttpLink;
 use crate::upstream::http::peer::HttpPeer;
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{Link, LinkError, LinkTransport};
+use crate::upstream::login::BackendLogin;
 use crate::upstream::problem::BackendProblem;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
@@ -43,6 +46,8 @@ pub(crate) struct BackendDialer {
     /// Whether the last connection to a URL of unspecified kind used HTTP+SSE.
     found_sse: AtomicBool,
     pub eras: KnownEras,
+    /// The login at the backend, if it may have one.
+    pub login: Option<Arc<BackendLogin>>,
 }
 
 /// The parameters of one attempt: the declared capabilities and the handler of incoming messages.
@@ -73,11 +78,23 @@ struct HandshakeError {
     is_rejection: bool,
     /// The server's process ended.
     is_exit: bool,
+    /// The server rejected the connection, because it needs a login.
+    needs_login: bool,
+}
+
+/// The reason why there is no link.
+pub(crate) enum DialError {
+    Failed(String),
+    LoginNeeded,
 }
 
 impl HandshakeError {
     fn new(reason: String) -> HandshakeError {
-        HandshakeError { reason, may_be_sse: false, is_rejection: false, is_exit: false }
+        HandshakeError { reason, may_be_sse: false, is_rejection: false, is_exit: false, needs_login: false }
+    }
+
+    fn login_needed() -> HandshakeError {
+        HandshakeError { needs_login: true, ..HandshakeError::new(LinkError::LoginNeeded.to_string()) }
     }
 }
 
@@ -86,6 +103,7 @@ enum DiscoverOutcome {
     Hello(Hello),
     /// The backend needs a handshake over a new connection.
     HandshakeNeeded,
+    LoginNeeded,
     Failed(String),
 }
 
@@ -94,8 +112,12 @@ type ReadyLink = (Arc<Link>, Arc<Hello>);
 type DialResult = Result<Option<(Link, Hello)>, HandshakeError>;
 
 impl BackendDialer {
-    pub(crate) fn new(config: Arc<Server>, deps: &BackendDeps) -> BackendDialer {
+    pub(crate) fn new(server: &str, config: Arc<Server>, deps: &BackendDeps) -> BackendDialer {
         BackendDialer {
+            login: deps
+                .vault
+                .as_ref()
+                .and_then(|vault| BackendLogin::of(server, &config, vault, &deps.proxies, &deps.observe)),
             eras: KnownEras::new(config.protocol),
             config,
             exe: deps.exe.clone(),
@@ -107,13 +129,18 @@ impl BackendDialer {
         }
     }
 
+    /// Returns the login at the backend, if it may have one.
+    pub(crate) fn server_login(&self) -> Option<&ServerLogin> {
+        self.login.as_ref().map(|login| &*login.login)
+    }
+
     /// Returns an initialized link. Returns `None` if `abort` resolves first. In that case, and on an error, the
     /// connection is already closed.
     pub(crate) async fn dial<E: Fn() -> InboundHandler>(
         &self,
         params: DialParams<'_, E>,
         abort: impl Future<Output = ()>,
-    ) -> Result<Option<ReadyLink>, String> {
+    ) -> Result<Option<ReadyLink>, DialError> {
         tokio::pin!(abort);
         let outcome = match self.handshake_mode(params.scope) {
             HandshakeMode::WithoutHandshake => self.dial_without_handshake(&params, &mut abort).await,
@@ -134,7 +161,10 @@ impl BackendDialer {
                 outcome => outcome,
             },
         };
-        let outcome = outcome.map_err(|failure| failure.reason)?;
+        let outcome = outcome.map_err(|failure| match failure.needs_login {
+            true => DialError::LoginNeeded,
+            false => DialError::Failed(failure.reason),
+        })?;
         Ok(outcome.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
     }
 
@@ -186,6 +216,9 @@ impl BackendDialer {
             Err(failure) if failure.may_be_sse && self.is_kind_unspecified() => {
                 let second = self.perform_handshake(DialMethod::Sse, params, abort).await;
                 second.map_err(|second| {
+                    if second.needs_login {
+                        return second;
+                    }
                     let reason = BackendProblem::NeitherTransport(&failure.reason, &second.reason).to_string();
                     HandshakeError { reason, ..failure }
                 })
@@ -219,6 +252,7 @@ impl BackendDialer {
             (matches!(link.wire(), LinkTransport::Stdio(_)), self.eras.has_worked_without_handshake());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
+            Some(Ok(Err(LinkError::LoginNeeded))) => Some(HandshakeError::login_needed()),
             Some(Ok(Err(error))) => {
                 let is_exit = is_process && matches!(error, LinkError::Closed { .. });
                 let is_rejection =
@@ -261,6 +295,10 @@ impl BackendDialer {
             Some(Ok(Err(LinkError::Protocol(details)))) if is_conclusive(&link) => {
                 BackendProblem::NeedsHandshake(&details).to_string()
             }
+            Some(Ok(Err(LinkError::LoginNeeded))) => {
+                link.close().await;
+                return Err(HandshakeError::login_needed());
+            }
             Some(Ok(Err(error))) => error.to_string(),
             Some(Err(_)) => link.explain_timeout(self.handshake_timeout()),
             None => String::new(),
@@ -281,7 +319,7 @@ impl BackendDialer {
             () = &mut *abort => None,
             reply = tokio::time::timeout(self.handshake_timeout(), self.probe(&link, params.capabilities)) => Some(reply),
         };
-        let reason = match reply {
+        let failure = match reply {
             Some(Ok(DiscoverOutcome::Hello(hello))) if hello.dialect.has_handshake() => {
                 self.eras.record_handshake_needed(Instant::now());
                 return Ok(Some((link, hello)));
@@ -303,12 +341,13 @@ impl BackendDialer {
                 }
                 return outcome;
             }
-            Some(Ok(DiscoverOutcome::Failed(reason))) => Some(reason),
-            Some(Err(_)) => Some(link.explain_timeout(self.handshake_timeout())),
+            Some(Ok(DiscoverOutcome::LoginNeeded)) => Some(HandshakeError::login_needed()),
+            Some(Ok(DiscoverOutcome::Failed(reason))) => Some(HandshakeError::new(reason)),
+            Some(Err(_)) => Some(HandshakeError::new(link.explain_timeout(self.handshake_timeout()))),
             None => None,
         };
         link.close().await;
-        reason.map_or(Ok(None), |reason| Err(HandshakeError::new(reason)))
+        failure.map_or(Ok(None), Err)
     }
 
     /// Sends `server/discover` and, over pipes, possibly `initialize` on the same link.
@@ -316,6 +355,7 @@ impl BackendDialer {
         match link.wire() {
             LinkTransport::Stdio(_) => self.probe_process(link, capabilities).await,
             _ => match discover(link, capabilities).await {
+                Err(LinkError::LoginNeeded) => DiscoverOutcome::LoginNeeded,
                 Err(LinkError::Protocol(reason)) if !is_conclusive(link) => DiscoverOutcome::Failed(reason),
                 Err(LinkError::Protocol(_)) => DiscoverOutcome::HandshakeNeeded,
                 Err(error) => DiscoverOutcome::Failed(error.to_string()),
@@ -394,6 +434,8 @@ impl BackendDialer {
                 let via = via::header_value(std::slice::from_ref(&self.lineage.id));
                 let via = HeaderValue::try_from(via).expect("an id has only letters and digits");
                 let limit = self.policies.load().max_message_size;
+                let login = self.login.as_ref().map(|login| Arc::clone(&login.login) as Arc<dyn Authorization>);
+                let client = AuthorizedClient::new(client, login);
                 let peer = HttpPeer::new(client, url, header_map(headers)?, via, limit, inbound);
                 Ok(Link::new(match method {
                     DialMethod::Streamable => LinkTransport::Http(HttpLink::new(peer)),

@@ -179,6 +179,9 @@ impl HttpLink {
         let response = response.map_err(|_| {
             LinkError::Protocol(format!("it did not accept a notification within {}", duration(BACKGROUND_TIMEOUT)))
         })??;
+        if let Some(error) = self.shared.peer.login_error(&response) {
+            return Err(error);
+        }
         match response.status() {
             StatusCode::NOT_FOUND if self.shared.session.get().is_some() => Err(self.shared.lose_session()),
             status if status.is_success() => Ok(()),
@@ -195,8 +198,8 @@ impl HttpLink {
         let was_open = self.shared.peer.open.end().is_none();
         self.shared.peer.open.close(LinkEnd::Lost("the gateway closed the connection".to_owned()));
         if was_open && self.shared.session.get().is_some() {
-            let request = self.shared.build(Verb::DELETE, Bytes::new());
-            let _ = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.peer.client.request(request)).await;
+            let request = self.shared.peer.client.send(|| self.shared.build(Verb::DELETE, Bytes::new()));
+            let _ = tokio::time::timeout(BACKGROUND_TIMEOUT, request).await;
         }
     }
 }
@@ -254,11 +257,14 @@ impl HttpLinkInner {
         body: Bytes,
         headers: MirrorHeaders,
     ) -> impl Future<Output = Result<HttpResponse<ResponseBody>, LinkError>> {
-        let mut request = self.build(Verb::POST, body);
-        for (name, value) in headers {
-            request.headers_mut().insert(name, value);
-        }
-        self.peer.client.request(request).map_err(|error| self.peer.unreachable(&error))
+        let build = move || {
+            let mut request = self.build(Verb::POST, body.clone());
+            for (name, value) in &headers {
+                request.headers_mut().insert(name.clone(), value.clone());
+            }
+            request
+        };
+        self.peer.client.send(build).map_err(|error| self.peer.unreachable(&error))
     }
 
     fn lose_session(&self) -> LinkError {
@@ -268,6 +274,9 @@ impl HttpLinkInner {
 
     /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
     async fn read_rejection(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
+        if let Some(error) = self.peer.login_error(&response) {
+            return Err(error);
+        }
         let (status, retry_after) = (response.status(), retry_after(&response));
         let body = error_body(response).await;
         let answer = response_in(body.clone());

@@ -93,6 +93,12 @@ pub enum LinkError {
     SessionLost,
     #[error("{0}")]
     Protocol(String),
+    /// The backend rejected the request, because it needs a login or another one.
+    #[error("it needs a login")]
+    LoginNeeded,
+    /// The backend rejected the request, because the login lacks a permission that this request needs.
+    #[error("the login lacks a permission")]
+    ScopeMissing,
     /// The backend demands a pause before the next request.
     #[error("{reason}")]
     Busy { reason: String, retry_after: Duration },

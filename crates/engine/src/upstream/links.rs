@@ -30,7 +30,6 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, RunId, SessionId};
-use crate::upstream::BackendState;
 use crate::upstream::capacity::Capacity;
 use crate::upstream::dial::BackendDialer;
 use crate::upstream::inbound::LinkOwner;
@@ -42,6 +41,7 @@ use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 use crate::upstream::supervisor::dropped::DropMark;
 use crate::upstream::supervisor::{BackendDeps, LinkPolicy, Supervisor};
+use crate::upstream::{BackendState, login_error};
 
 /// The limit of a client's queued notifications. Further ones are dropped and counted.
 const MAX_QUEUED_NOTIFICATIONS: usize = 64;
@@ -99,7 +99,10 @@ struct LinkStatus {
 impl LinkStatus {
     /// Records that a call or a subscription needs the link. Reports whether that is new.
     fn request(&mut self) -> bool {
-        let may_connect = self.state != BackendState::Ready && !self.state.is_final();
+        let may_connect = match self.state {
+            BackendState::Starting | BackendState::Lost(_) => true,
+            BackendState::Ready | BackendState::LoginNeeded(_) | BackendState::Stopped => false,
+        };
         may_connect && !std::mem::replace(&mut self.is_requested, true)
     }
 }
@@ -193,7 +196,7 @@ impl LinkSlot {
             if let Some(link) = self.link().filter(|link| !old.is_some_and(|old| Arc::ptr_eq(old, link))) {
                 return Ok(link);
             }
-            if state.is_final() {
+            if state.is_final() || matches!(state, BackendState::LoginNeeded(_)) {
                 return Err(self.unavailable());
             }
             // In the state `Ready` the link has ended, and its supervisor is about to notice or to replace it.
@@ -219,6 +222,7 @@ impl LinkSlot {
                 self.unavailable_error(&reason, "; the next attempt is under way")
             }
             BackendState::Lost(reason) => self.failure_error(&reason, retry_at),
+            BackendState::LoginNeeded(_) => login_error(self.subscriptions.events().server(), false),
             BackendState::Stopped => self.unavailable_error("it was stopped", ""),
         }
     }
@@ -312,6 +316,13 @@ impl LinkSlot {
         });
     }
 
+    /// Publishes that the backend needs a login. The waiting calls get the error, and further ones get it at once.
+    pub(crate) fn publish_login_needed(&self, reason: String) {
+        let error = login_error(self.subscriptions.events().server(), false);
+        self.publish_failure(reason.clone(), error, None);
+        self.publish(BackendState::LoginNeeded(reason));
+    }
+
     /// Keeps a link of clients without a session connected until the guard is dropped.
     pub(crate) fn hold(&self) -> ListenerGuard {
         self.listeners.fetch_add(1, Ordering::Relaxed);
@@ -403,12 +414,16 @@ impl LinkTable {
         predecessor: PredecessorEnd,
     ) -> LinkTable {
         let (config, cache) = (context.config.load_full(), deps.cache.as_ref());
-        let cached = cache.and_then(|cache| CachedListing::new(cache, context.events.server(), &config, &deps.observe));
+        let dialer = BackendDialer::new(context.events.server(), Arc::clone(&config), &deps);
+        let cached = cache.and_then(|cache| {
+            let login = dialer.login.as_ref().map(|login| Arc::clone(&login.login));
+            CachedListing::new(cache, context.events.server(), &config, login, &deps.observe)
+        });
         LinkTable {
             cached,
             capacity: Capacity::new(config.max_clients),
             dropped: DropMark::default(),
-            dialer: BackendDialer::new(config, &deps),
+            dialer,
             context,
             meter,
             deps,

@@ -80,6 +80,8 @@ struct FetchSummary {
 pub(crate) enum ListerEnd {
     /// The connection broke.
     Lost(String),
+    /// The server rejected a list, because it needs a login.
+    LoginNeeded,
     /// The gateway must not use the server.
     Dropped(ViaProblem),
 }
@@ -329,6 +331,7 @@ impl Lister<'_> {
                 Ok(Some(fetched))
             }
             Err(ListingError::Failed(LinkError::Closed { reason, .. })) => Err(ListerEnd::Lost(reason)),
+            Err(ListingError::Failed(LinkError::LoginNeeded | LinkError::ScopeMissing)) => Err(ListerEnd::LoginNeeded),
             Err(ListingError::Dropped(problem)) => Err(ListerEnd::Dropped(problem)),
             // The link reports the lost session itself, through `Link::closed`.
             Err(ListingError::Failed(LinkError::SessionLost)) => Ok(None),

@@ -23,6 +23,7 @@ use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;
 use goblin_catalog::listing::Listing;
 use goblin_config::{Server, Transport};
+use goblin_oauth::ServerLogin;
 use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::via::Via;
 use parking_lot::Mutex;
@@ -78,6 +79,8 @@ pub(crate) struct CachedListing {
     identity: Arc<[u8]>,
     is_http: bool,
     state: Mutex<CachedState>,
+    /// The login at the server, whose account the listing may depend on.
+    login: Option<Arc<ServerLogin>>,
 }
 
 #[derive(Default)]
@@ -212,9 +215,11 @@ impl CachedListing {
         cache: &Arc<ListingCache>,
         server: &str,
         config: &Server,
+        login: Option<Arc<ServerLogin>>,
         observe: &Arc<Observe>,
     ) -> Option<Arc<CachedListing>> {
         Some(Arc::new(CachedListing {
+            login,
             cache: Arc::clone(cache),
             server: server.to_owned(),
             observe: Arc::clone(observe),
@@ -294,7 +299,7 @@ impl CachedListing {
         let body = content.slice(1..);
         let expected = hex(self.seal(key, &body).as_ref());
         constant_time::verify_slices_are_equal(&head, expected.as_bytes())
-            .map_err(|_| "the file is damaged, or belongs to another server")?;
+            .map_err(|_| "the file is damaged, or belongs to another server or login")?;
         Ok(Some(body))
     }
 
@@ -304,12 +309,16 @@ impl CachedListing {
         directory.write(&self.name(directory)?, &[head.as_bytes(), body.as_bytes()])
     }
 
-    /// Returns the hash of a file's content. It covers the connection, so that no file can stand for another server.
+    /// Returns the hash of a file's content. It covers the connection and the account, so that no file can stand for
+    /// another server or login.
     fn seal(&self, key: &hmac::Key, body: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(key);
         context.update(b"content");
         context.update(&(self.identity.len() as u64).to_be_bytes());
         context.update(&self.identity);
+        let login = self.login.as_ref().and_then(|login| login.identity()).unwrap_or_default();
+        context.update(&(login.len() as u64).to_be_bytes());
+        context.update(login.as_bytes());
         context.update(body);
         context.sign()
     }

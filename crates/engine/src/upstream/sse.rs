@@ -108,10 +108,16 @@ impl SseLinkInner {
     /// Opens the GET stream and reads up to its `endpoint` event. Returns the rest of the stream as well.
     async fn open_stream(&self) -> Result<(Uri, EventStream), LinkError> {
         let HttpPeer { client, url, headers, via, limit, .. } = &self.peer;
-        let mut request = request(Verb::GET, url, headers.clone(), Bytes::new());
-        request.headers_mut().insert(ACCEPT, STREAM);
-        request.headers_mut().insert(VIA, via.clone());
-        let response = client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
+        let build = || {
+            let mut request = request(Verb::GET, url, headers.clone(), Bytes::new());
+            request.headers_mut().insert(ACCEPT, STREAM);
+            request.headers_mut().insert(VIA, via.clone());
+            request
+        };
+        let response = client.send(build).await.map_err(|error| self.peer.unreachable(&error))?;
+        if let Some(error) = self.peer.login_error(&response) {
+            return Err(error);
+        }
         let protocol = |problem: BackendProblem<'_>| LinkError::Protocol(problem.to_string());
         if !response.status().is_success() {
             let (status, body) = (response.status(), error_body(response).await);
@@ -173,10 +179,16 @@ impl SseLinkInner {
     /// instead.
     async fn post(self: Arc<SseLinkInner>, body: Bytes) -> Result<Option<Response>, LinkError> {
         let endpoint = self.endpoint.get().ok_or_else(|| self.peer.open.lost_error(false))?;
-        let mut request = request(Verb::POST, endpoint, self.peer.headers.clone(), body);
-        request.headers_mut().insert(CONTENT_TYPE, JSON);
-        request.headers_mut().insert(ACCEPT, JSON);
-        let response = self.peer.client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
+        let build = || {
+            let mut request = request(Verb::POST, endpoint, self.peer.headers.clone(), body.clone());
+            request.headers_mut().insert(CONTENT_TYPE, JSON);
+            request.headers_mut().insert(ACCEPT, JSON);
+            request
+        };
+        let response = self.peer.client.send(build).await.map_err(|error| self.peer.unreachable(&error))?;
+        if let Some(error) = self.peer.login_error(&response) {
+            return Err(error);
+        }
         if !response.status().is_success() {
             return self.read_rejection(response).await;
         }

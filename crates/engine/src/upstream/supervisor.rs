@@ -6,6 +6,8 @@
 //! supervisor closes the link and ends.
 
 pub(crate) mod dropped;
+mod login;
+mod notifications;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -18,6 +20,7 @@ use goblin_client::connect::ProxyEnvironment;
 use goblin_client::lineage::Lineage;
 use goblin_config::{Policies, Server, ServerId};
 use goblin_telemetry::{Event, Observe, worker};
+use goblin_vault::Vault;
 use goblin_wire::via::{ViaProblem, refusal};
 use goblin_wire::{Error, Hello};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
@@ -25,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::levels::WantedLevel;
 use crate::client::sessions::Presence;
-use crate::upstream::dial::DialParams;
+use crate::upstream::dial::{DialError, DialParams};
 use crate::upstream::era::LinkScope;
 use crate::upstream::events::BackendEvents;
 use crate::upstream::health::{self, Health};
@@ -37,6 +40,8 @@ use crate::upstream::lister::{Lister, ListerEnd};
 use crate::upstream::listing_cache::ListingCache;
 use crate::upstream::predecessor::Predecessor;
 use crate::upstream::request_meta::own_capabilities;
+use crate::upstream::supervisor::login::{AwaitedLogin, LoginMark, login_changed};
+use crate::upstream::supervisor::notifications::forward_notifications;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendState, problem};
 
@@ -63,6 +68,8 @@ pub(crate) struct BackendDeps {
     pub lineage: Arc<Lineage>,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
+    /// The store of logins. `None` if this user has no directory for it.
+    pub vault: Option<Arc<Vault>>,
     /// The listings of earlier runs, unless the configuration turns them off.
     pub cache: Option<Arc<ListingCache>>,
     /// Notified when a listing changed.
@@ -121,6 +128,8 @@ pub(crate) struct Supervisor {
     /// The reason for which the gateway last dropped the server.
     last_drop: Option<ViaProblem>,
     has_dialled: bool,
+    /// The login for which the next attempt waits.
+    awaited_login: Option<AwaitedLogin>,
     /// Held by all supervisors except the one of the shared link, which waits for the others.
     _alive: Option<watch::Receiver<()>>,
 }
@@ -129,6 +138,8 @@ pub(crate) struct Supervisor {
 pub(crate) struct ConnectedLink {
     pub link: Arc<Link>,
     pub hello: Arc<Hello>,
+    /// The login of the connection.
+    login: LoginMark,
     since: Instant,
     /// The permit of a client's link, and the guard that keeps the client's session.
     _permit: Option<(OwnedSemaphorePermit, Presence)>,
@@ -146,6 +157,8 @@ enum LinkExit {
     Lost(String),
     /// The backend is reachable but has forgotten the session.
     Forgotten,
+    /// The server rejected the connection, because it needs a login.
+    LoginNeeded,
     /// The gateway must not use the server.
     Dropped(ViaProblem),
 }
@@ -154,6 +167,7 @@ impl From<ListerEnd> for LinkExit {
     fn from(end: ListerEnd) -> LinkExit {
         match end {
             ListerEnd::Lost(reason) => LinkExit::Lost(reason),
+            ListerEnd::LoginNeeded => LinkExit::LoginNeeded,
             ListerEnd::Dropped(problem) => LinkExit::Dropped(problem),
         }
     }
@@ -188,6 +202,7 @@ impl Supervisor {
             last_failure: None,
             last_drop: None,
             has_dialled: false,
+            awaited_login: None,
             _alive: (!is_shared).then(|| table.alive.subscribe()),
         }
     }
@@ -195,9 +210,28 @@ impl Supervisor {
     /// Connects and serves until the supervisor must end. The supervisor of the shared link then waits for the others,
     /// and for the predecessor. Its end therefore means that no process of this server or of an earlier one is left.
     pub(crate) async fn run(mut self) {
-        if matches!(self.policy, LinkPolicy::Shared) {
-            self.table.publish_cached().await;
+        if !matches!(self.policy, LinkPolicy::Shared) {
+            return self.run_attempts().await;
         }
+        let table = Arc::clone(&self.table);
+        let login = table.dialer.server_login();
+        if let Some(login) = login {
+            login.load().await;
+        }
+        table.publish_cached().await;
+        tokio::select! {
+            () = self.run_attempts() => {}
+            never = login::keep(login) => match never {},
+        }
+        table.alive.closed().await;
+        table.predecessor.reached().await;
+        if let Some(login) = login {
+            login.finish().await;
+        }
+    }
+
+    /// Connects and serves until the supervisor must end.
+    async fn run_attempts(&mut self) {
         while self.next_attempt().await {
             let exit = match self.connect().await {
                 Ok(connected) => self.run_link(connected).await,
@@ -208,18 +242,18 @@ impl Supervisor {
             }
         }
         self.slot.publish(BackendState::Stopped);
-        if matches!(self.policy, LinkPolicy::Shared) {
-            self.table.alive.closed().await;
-            self.table.predecessor.reached().await;
-        }
     }
 
     /// Waits until the next attempt is due. Returns `false` if the supervisor must end. A link that clients share is
     /// due after the pause, or earlier when a call needs it. A client's own link is due when a call or a subscription
     /// needs it.
-    async fn next_attempt(&self) -> bool {
+    async fn next_attempt(&mut self) -> bool {
+        let awaited_login = self.awaited_login.take();
         let due = async {
             self.table.predecessor.reached().await;
+            if let Some(awaited) = awaited_login {
+                self.login_done(awaited).await;
+            }
             match self.policy {
                 LinkPolicy::Shared | LinkPolicy::CallsOnly => tokio::select! {
                     () = tokio::time::sleep_until(self.pause_ends.into()) => {}
@@ -286,16 +320,18 @@ impl Supervisor {
             },
             is_retry: self.last_failure.is_some(),
         };
+        let login = self.login_mark();
         let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
-            Err(reason) if reason.contains(&refusal(&self.table.deps.lineage.id)) => {
+            Err(DialError::LoginNeeded) => return Err(LinkExit::LoginNeeded),
+            Err(DialError::Failed(reason)) if reason.contains(&refusal(&self.table.deps.lineage.id)) => {
                 self.on_dropped(ViaProblem::Loop);
                 return Err(LinkExit::Dropped(ViaProblem::Loop));
             }
-            Err(reason) => return Err(LinkExit::Failed(reason)),
+            Err(DialError::Failed(reason)) => return Err(LinkExit::Failed(reason)),
         };
         let _permit = permit.zip(slot.owner.as_ref().map(|owner| owner.client.hold()));
-        let connected = ConnectedLink { link, hello, since: Instant::now(), _permit };
+        let connected = ConnectedLink { link, hello, login, since: Instant::now(), _permit };
         self.health.connected(connected.since);
         self.last_failure = None;
         self.report_connected(&connected, started.elapsed());
@@ -386,6 +422,8 @@ impl Supervisor {
                 LinkEnd::Lost(reason) => LinkExit::Lost(reason),
                 LinkEnd::Forgotten => LinkExit::Forgotten,
             },
+            // The server may treat another account differently, so connect again.
+            () = login_changed(table.dialer.server_login(), &connected.login) => LinkExit::Forgotten,
             exit = work => exit,
         };
         if keeps_subscriptions {
@@ -459,6 +497,7 @@ impl Supervisor {
             LinkExit::Failed(reason) if is_client => self.on_own_failure(reason),
             // `publish_end` has done the rest.
             LinkExit::Lost(_) if is_client => {}
+            LinkExit::LoginNeeded => self.on_login_needed(),
             // `on_dropped` has done the rest.
             LinkExit::Dropped(_) => {}
             // The backend is alive and only forgot the session, so reconnect without a pause.
@@ -554,31 +593,6 @@ impl Supervisor {
 
     fn emit(&self, event: &Event<'_>) {
         self.table.deps.observe.emit(event);
-    }
-}
-
-/// Forwards the client's notifications in order. Drops and counts those that the link rejects. Also sends the client's
-/// log level when it changes.
-async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
-    let (Some(owner), events) = (&slot.owner, slot.subscriptions.events()) else { return };
-    if owner.client.requested_level().is_none() && can_set_level(connected) {
-        connected.link.level.send_replace(LinkLevel::Set(None));
-    }
-    loop {
-        tokio::select! {
-            biased;
-            message = notifications.recv() => {
-                let Some(message) = message else { return };
-                // A version without a handshake has no state that a client's notification could change.
-                if connected.hello.dialect.has_handshake() && connected.link.notify(message).await.is_err() {
-                    events.emit(&Event::ReplyDropped { server: events.server() });
-                }
-            }
-            () = slot.level.notified() => {
-                // Later notifications wait meanwhile, to preserve the order.
-                let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, set_own_level(owner, connected)).await;
-            }
-        }
     }
 }
 

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use goblin_client::schema::ToolSchema;
+use goblin_config::visible::shell_word;
 use goblin_telemetry::clean;
 use serde_json::Value;
 
 use crate::catalog::cards::EntryDefinition;
-use crate::style::{paint_if, shell_word};
+use crate::style::paint_if;
 use crate::table::{Column, Table};
 
 /// The annotations of a tool, each with its text for `true` and for `false`.

@@ -111,7 +111,7 @@ async fn connect_all(
 
 async fn connect_one(backend: &Backend, start: Instant, timeout: Duration) -> Result<ConnectResult, String> {
     let failure_reason = |state: &BackendState| match state {
-        BackendState::Lost(reason) => Some(reason.clone()),
+        BackendState::Lost(reason) | BackendState::LoginNeeded(reason) => Some(reason.clone()),
         BackendState::Stopped => Some("the server was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };

@@ -7,13 +7,13 @@ use goblin_client::environment::environment;
 use goblin_client::runtime::GatewayRecord;
 use goblin_client::runtime::identity::Identity;
 use goblin_client::runtime::inspect::{DirectoryProblem, RuntimeReport};
+use goblin_config::visible::shell_word;
 use goblin_config::{Config, Gateway};
 use goblin_engine::app::socket;
 use goblin_engine::upstream::descriptors::raised;
 use rustix::process::{Resource, getrlimit};
 
 use crate::doctor::finding::Findings;
-use crate::style::shell_word;
 use crate::{port, stdio};
 
 /// The file descriptors of one session: one connection for requests and one for notifications.

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use goblin_catalog::search::nearest;
 use goblin_config::Config;
 use goblin_config::problem::Problem;
+use goblin_config::visible::shell_word;
 use goblin_engine::upstream::child::{self, ChildCommand, SpawnError};
 use goblin_telemetry::clean;
 use goblin_telemetry::feed::FeedBatch;
@@ -13,7 +14,7 @@ use goblin_wire::units::milliseconds;
 
 use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::doctor::finding::Findings;
-use crate::style::{plural, shell_word};
+use crate::style::plural;
 
 const MAX_SUGGESTIONS: usize = 3;
 /// Common commands of servers, with instructions for installing them.

@@ -4,14 +4,14 @@
 //! directory.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use std::{env, fs, process};
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::sleep;
@@ -20,30 +20,35 @@ use crate::client::wire::{Messages, send};
 
 /// The interval of the readiness checks.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The name of the configuration file.
+const CONFIG: &str = "goblin.json";
 
 pub struct Gateway {
     process: Child,
     directory: PathBuf,
     pub url: String,
+    address: String,
+}
+
+/// The state of the server behind the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    Ready,
+    LoginNeeded,
 }
 
 impl Gateway {
-    /// Starts a gateway with the server at `backend` behind it, and waits until that server is ready. `protocol` is the
-    /// server's setting.
-    pub async fn start(program: &OsStr, backend: &str, protocol: &str) -> Result<Gateway> {
+    /// Starts a gateway with one server, and waits until the server is ready or needs a login.
+    pub async fn start(program: &OsStr, server: Value) -> Result<Gateway> {
         let directory = env::temp_dir().join(format!("goblin-conformance-gateway-{}", process::id()));
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        let config = directory.join("goblin.json");
-        let server = json!({"url": backend, "protocol": protocol});
+        let config = directory.join(CONFIG);
         let text = json!({"namespacing": "none", "mcpServers": {"suite": server}}).to_string();
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = Command::new(program);
         command.args(["serve", "--port", "0", "--log-level", "debug", "--config"]).arg(&config);
-        command
-            .env("XDG_RUNTIME_DIR", &directory)
-            .env("XDG_STATE_HOME", &directory)
-            .env("XDG_CACHE_HOME", &directory)
-            .kill_on_drop(true);
+        isolate(&mut command, &directory);
+        command.kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         let mut log = BufReader::new(process.stderr.take().context("stderr is a pipe")?).lines();
@@ -53,9 +58,37 @@ impl Gateway {
                 eprintln!("{line}");
             }
         });
-        let gateway = Gateway { process, directory, url: format!("http://{address}/mcp") };
-        settled(&address).await?;
+        let gateway = Gateway { process, directory, url: format!("http://{address}/mcp"), address };
+        gateway.server_state().await?;
         Ok(gateway)
+    }
+
+    /// Returns the path of the configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.directory.join(CONFIG)
+    }
+
+    /// Lets a command use the directories of this gateway.
+    pub fn isolate(&self, command: &mut Command) {
+        isolate(command, &self.directory);
+    }
+
+    /// Waits until the server is ready or needs a login. The gateway reports itself ready earlier if the server takes
+    /// long.
+    pub async fn server_state(&self) -> Result<ServerState> {
+        let url = format!("http://{}/readyz", self.address);
+        loop {
+            let response = send(&url, Method::GET, &[], String::new()).await?;
+            let status = Messages::of(response).next().await?.unwrap_or_default();
+            let is_settled = status["ready"] == true;
+            if is_settled && status["servers"]["ready"] == 1 {
+                return Ok(ServerState::Ready);
+            }
+            if is_settled && status["servers"]["loginNeeded"] == 1 {
+                return Ok(ServerState::LoginNeeded);
+            }
+            sleep(PAUSE).await;
+        }
     }
 
     /// Ends the gateway with a signal, like an operator would.
@@ -87,15 +120,8 @@ async fn address(log: &mut Lines<BufReader<ChildStderr>>) -> Result<String> {
     bail!("the gateway has ended without listening")
 }
 
-/// Waits until the server is ready. The gateway reports itself ready earlier if the server takes long.
-async fn settled(address: &str) -> Result<()> {
-    let url = format!("http://{address}/readyz");
-    loop {
-        let response = send(&url, Method::GET, &[], String::new()).await?;
-        let status = Messages::of(response).next().await?.unwrap_or_default();
-        if status["ready"] == true && status["servers"]["ready"] == 1 {
-            return Ok(());
-        }
-        sleep(PAUSE).await;
+fn isolate(command: &mut Command, directory: &Path) {
+    for variable in ["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CACHE_HOME"] {
+        command.env(variable, directory);
     }
 }

@@ -26,7 +26,7 @@ pub(super) async fn keep_stream_open(shared: &Arc<HttpLinkInner>) {
     let (mut position, mut backoff) = (start_position(), backoff());
     let (mut unreachable, mut has_gap, mut was_open) = (0, false, false);
     loop {
-        let response = shared.peer.client.request(shared.stream_request(position.last())).await;
+        let response = shared.peer.client.send(|| shared.stream_request(position.last())).await;
         // The lister reads this as soon as the attempt has ended.
         shared.peer.inbound.lists().set_can_announce(!is_rejected(&response));
         shared.stream_attempted.send_replace(true);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
+use goblin_client::authorization::AuthorizedClient;
+use goblin_client::connect::{RequestError, ResponseBody};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::{Message, Response};
 use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
@@ -29,7 +30,7 @@ const MAX_TRAILING_BYTES: usize = 64 * 1024;
 
 /// A backend with a URL, and the open requests of one link to it.
 pub(crate) struct HttpPeer {
-    pub client: HttpClient,
+    pub client: AuthorizedClient,
     pub url: Uri,
     pub headers: HeaderMap,
     /// Names this gateway in the requests of [`names_sender`](goblin_wire::via::names_sender).
@@ -43,7 +44,7 @@ pub(crate) struct HttpPeer {
 
 impl HttpPeer {
     pub(crate) fn new(
-        client: HttpClient,
+        client: AuthorizedClient,
         url: Uri,
         headers: HeaderMap,
         via: HeaderValue,
@@ -68,7 +69,8 @@ impl HttpPeer {
     pub(crate) fn example(address: &str) -> HttpPeer {
         let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
         let proxies = goblin_client::connect::ProxyEnvironment::default();
-        let client = HttpClient::new(&url, None, &proxies).expect("a client");
+        let client = goblin_client::connect::HttpClient::new(&url, None, &proxies).expect("a client");
+        let client = AuthorizedClient::new(client, None);
         let via = HeaderValue::from_static("");
         HttpPeer::new(client, url, HeaderMap::new(), via, 1024, Arc::new(InboundHandler::example()))
     }
@@ -91,6 +93,14 @@ impl HttpPeer {
 
     fn report_dropped(&self) {
         self.inbound.emit(&Event::ReplyDropped { server: self.inbound.server() });
+    }
+
+    /// Returns the error for a response that rejects the token, or the lack of one.
+    pub(crate) fn login_error(&self, response: &HttpResponse<ResponseBody>) -> Option<LinkError> {
+        if self.client.needs_login(response) {
+            return Some(LinkError::LoginNeeded);
+        }
+        self.client.lacks_scope(response).then_some(LinkError::ScopeMissing)
     }
 
     /// Returns the error for a failed request. Closes the link if not even a connection could be opened.

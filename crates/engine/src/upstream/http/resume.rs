@@ -178,7 +178,7 @@ impl<'a> StreamedRequest<'a> {
     async fn reopen(&self, pause: Duration) -> Result<ResponseBody, ResumeError> {
         let request = async {
             sleep(pause).await;
-            self.shared.peer.client.request(self.shared.stream_request(self.position.last())).await
+            self.shared.peer.client.send(|| self.shared.stream_request(self.position.last())).await
         };
         let response = tokio::select! {
             response = request => response.map_err(|error| ResumeError::Temporary(error.to_string()))?,

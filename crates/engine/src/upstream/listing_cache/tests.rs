@@ -36,7 +36,7 @@ impl CacheFixture {
         let cache = Arc::new(ListingCache::at(root.join("listings")));
         let file = r#"{"mcpServers":{"a":{"url":"http://127.0.0.1:9/mcp"}}}"#;
         let loaded = goblin_config::parse(file, &ConfigOrigin::new("goblin.json", "/"), &|_| None).expect("valid");
-        let cached = CachedListing::new(&cache, "a", &loaded.config.servers[0], &Arc::default());
+        let cached = CachedListing::new(&cache, "a", &loaded.config.servers[0], None, &Arc::default());
         CacheFixture { root, cache, cached: cached.expect("a server with a file"), writer: None }
     }
 

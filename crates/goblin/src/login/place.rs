@@ -1,0 +1,150 @@
+//! The place of a login: a running gateway, or this command.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use goblin_admin::api::ServerStatus;
+use goblin_admin::login::{LoginCallback, LoginRequest, LoginStatus, LogoutStatus};
+use goblin_client::admin::AdminClient;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::environment::environment;
+use goblin_config::ServerId;
+use goblin_engine::upstream::login::BackendLogin;
+use goblin_telemetry::clean;
+use goblin_vault::Vault;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+
+use crate::admin_client::{self, GatewayArgs};
+use crate::cli::CliError;
+use crate::history::refused;
+use crate::{load, style};
+
+/// The longest wait for the server after a login.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+pub(super) enum LoginPlace {
+    Gateway { client: AdminClient, path: String },
+    Own(Arc<BackendLogin>),
+}
+
+impl LoginPlace {
+    /// Returns the running gateway of the configuration. If none runs, the command logs in itself.
+    pub(super) async fn find(server: &str, arguments: &GatewayArgs) -> Result<LoginPlace, CliError> {
+        if ["http://", "https://"].iter().any(|scheme| server.starts_with(scheme)) {
+            let login = BackendLogin::at_url(server, &ProxyEnvironment::from_process());
+            let login = login.ok_or_else(|| CliError::Usage("the URL cannot be used".to_owned()))?;
+            login.login.load().await;
+            return Ok(LoginPlace::Own(login));
+        }
+        match admin_client::find(arguments).await {
+            Ok(client) => {
+                let path = format!("/api/servers/{}", utf8_percent_encode(server, NON_ALPHANUMERIC));
+                Ok(LoginPlace::Gateway { client, path })
+            }
+            Err(CliError::Unavailable(_)) if arguments.url.is_none() => LoginPlace::own(server, arguments).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn own(server: &str, arguments: &GatewayArgs) -> Result<LoginPlace, CliError> {
+        let loaded = load::load(arguments.config.as_deref()).map_err(CliError::Usage)?;
+        let id = ServerId::new(server).ok();
+        let config = id.as_ref().and_then(|id| loaded.config.servers.get(id));
+        let config = config.ok_or_else(|| {
+            let place = loaded.identity.place();
+            CliError::Usage(format!("there is no server {} in {place} (goblin check lists them)", clean(server)))
+        })?;
+        let vault = Vault::default_directory(&environment).map(|path| Arc::new(Vault::new(path, &environment)));
+        let vault = vault.ok_or_else(|| {
+            CliError::Usage("there is no place for the login (set XDG_STATE_HOME or HOME)".to_owned())
+        })?;
+        let login = BackendLogin::of(server, config, &vault, &ProxyEnvironment::from_process(), &Arc::default());
+        let login = login.ok_or_else(|| {
+            CliError::Usage(format!(
+                "there is no login at {}: it has no url, a header with a credential, or \"oauth\": false",
+                clean(server)
+            ))
+        })?;
+        login.login.load().await;
+        Ok(LoginPlace::Own(login))
+    }
+
+    pub(super) async fn status(&self) -> Result<LoginStatus, CliError> {
+        match self {
+            LoginPlace::Gateway { client, path } => {
+                let body = client.get(&format!("{path}/login")).await.map_err(refused)?;
+                parse(client, &body)
+            }
+            LoginPlace::Own(login) => Ok(login.status()),
+        }
+    }
+
+    pub(super) async fn begin(&self, request: LoginRequest) -> Result<LoginStatus, CliError> {
+        match self {
+            LoginPlace::Gateway { client, path } => {
+                let body = client.post_json(&format!("{path}/login"), &request).await.map_err(refused)?;
+                parse(client, &body)
+            }
+            LoginPlace::Own(login) => {
+                let begun = Arc::clone(login).begin(request).await;
+                begun.map(|()| login.status()).map_err(|error| CliError::Refused(error.to_string()))
+            }
+        }
+    }
+
+    pub(super) async fn finish(&self, callback: &str) -> Result<LoginStatus, CliError> {
+        match self {
+            LoginPlace::Gateway { client, path } => {
+                let callback = LoginCallback { callback: callback.to_owned() };
+                let body = client.post_json(&format!("{path}/login/callback"), &callback).await.map_err(refused)?;
+                parse(client, &body)
+            }
+            LoginPlace::Own(login) => {
+                let finished = login.finish(callback).await;
+                finished.map(|()| login.status()).map_err(|error| CliError::Refused(error.to_string()))
+            }
+        }
+    }
+
+    pub(super) async fn log_out(&self) -> Result<LogoutStatus, CliError> {
+        match self {
+            LoginPlace::Gateway { client, path } => {
+                let body = client.post(&format!("{path}/logout")).await.map_err(refused)?;
+                parse(client, &body)
+            }
+            LoginPlace::Own(login) => login.log_out().await.map_err(|error| CliError::Refused(error.to_string())),
+        }
+    }
+
+    /// Waits until the gateway has connected with the new login, and returns a line about it. Returns `None` without a
+    /// gateway.
+    pub(super) async fn settled_state(&self) -> Option<String> {
+        let LoginPlace::Gateway { client, path } = self else { return None };
+        let begun = Instant::now();
+        loop {
+            let body = client.get(path).await.ok()?;
+            let server: ServerStatus = serde_json::from_slice(&body).ok()?;
+            let is_settled = !matches!(server.state.as_str(), "starting" | "login_needed");
+            if is_settled || begun.elapsed() >= SETTLE_TIMEOUT {
+                return Some(line(&server));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+fn line(server: &ServerStatus) -> String {
+    let (id, state) = (clean(&server.id), clean(&server.state).replace('_', " "));
+    match (&server.reason, server.state.as_str()) {
+        (_, "ready") => format!("{id} is ready: {}.\n", style::plural(server.entries.tools, "tool")),
+        (Some(reason), _) => format!("{id} is in the state {state}: {}\n", clean(reason)),
+        (None, _) => format!("{id} is in the state {state}.\n"),
+    }
+}
+
+fn parse<T: DeserializeOwned>(client: &AdminClient, body: &[u8]) -> Result<T, CliError> {
+    let unexpected = |error| CliError::Unavailable(format!("{} sent an unexpected response: {error}", client.place()));
+    serde_json::from_slice(body).map_err(unexpected)
+}

@@ -1,0 +1,12 @@
+//! Requests to authorization servers and what their answers mean. Has no state: `login` keeps that.
+
+pub(crate) mod authorize;
+pub(crate) mod browser;
+pub(crate) mod challenge;
+pub(crate) mod client;
+pub(crate) mod device;
+pub(crate) mod discovery;
+pub(crate) mod fetch;
+pub(crate) mod listener;
+pub(crate) mod metadata;
+pub(crate) mod token;
