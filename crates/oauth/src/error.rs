@@ -56,6 +56,10 @@ pub struct FetchError {
 pub enum Refusal {
     #[error("{0}")]
     Placeholder(String),
+    #[error(
+        "the server names another authorization server than at the last login: {named} instead of {known} (if that is right, set \"oauth\": {{\"issuer\": {named:?}}} at the server)"
+    )]
+    IssuerChanged { known: String, named: String },
 }
 
 /// The reason why the address to which the browser returned is not usable.

@@ -72,6 +72,8 @@ impl Vault {
     pub fn lock(&self, _kind: EntryKind, _name: &EntryName) -> Result<EntryLock, VaultError> {
         todo!()
     }
+    /// Takes the lock of an entry if nobody holds it.
+    pub fn try_lock(&self, _kind: EntryKind, _name: &EntryName) -> Result<Option<EntryLock>, VaultError> { todo!() }
     pub fn key_source(&self) -> Result<String, VaultError> {
         todo!()
     }
