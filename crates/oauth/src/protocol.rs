@@ -10,3 +10,4 @@ pub(crate) mod fetch;
 pub(crate) mod listener;
 pub(crate) mod metadata;
 pub(crate) mod token;
+pub(crate) mod url;
