@@ -9,5 +9,6 @@ pub(crate) mod discovery;
 pub(crate) mod fetch;
 pub(crate) mod listener;
 pub(crate) mod metadata;
+pub(crate) mod probe;
 pub(crate) mod token;
 pub(crate) mod url;
