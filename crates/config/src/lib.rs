@@ -54,7 +54,7 @@ pub mod schema;
 pub mod secret;
 pub mod target;
 pub mod tree;
-mod trust;
+pub mod trust;
 pub mod uri_filter;
 pub mod visible;
 
