@@ -183,7 +183,7 @@ impl Cli {
             Command::Doctor(arguments) => doctor::run(arguments).await,
             #[cfg(feature = "import")]
             Command::Import(arguments) => import::run(&arguments),
-            Command::Add(arguments) => edit::add(&arguments),
+            Command::Add(arguments) => edit::add(&arguments).await,
             Command::Remove(arguments) => edit::remove(&arguments),
             Command::Schema(arguments) => schema::run(&arguments),
             Command::Completions(arguments) => generate::completions(&arguments),
