@@ -68,6 +68,7 @@ fn oauth1_scopes_come_from_the_configuration_or_the_server_and_grow_with_a_missi
         server: server(supported),
         resource: None,
         scopes: owned(scopes),
+        has_pkce: true,
     };
     let requested = |configured: Option<&[&str]>, named: &[&str], supported: &[&str], missing: &[&str]| {
         let options = OAuthOptions { scopes: configured.map(owned), ..OAuthOptions::default() };
