@@ -10,7 +10,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, bail};
 
 use crate::client;
-use crate::report::Report;
+use crate::report::{Report, result_directories};
 
 /// The number of output lines to show if the suite does not run.
 const SHOWN_LINES: usize = 20;
@@ -77,11 +77,14 @@ impl Suite {
 }
 
 impl Side {
+    /// The prefix of results that judge a client.
+    const CLIENT_PREFIX: &str = "";
+
     /// Returns the prefix of the suite's result directories.
     fn prefix(&self) -> &'static str {
         match self {
             Side::Client { .. } => "server-",
-            Side::Server { .. } => "",
+            Side::Server { .. } => Side::CLIENT_PREFIX,
         }
     }
 }
@@ -142,8 +145,8 @@ impl Results {
     /// Returns the stderr of the suite's clients, which includes the gateway's log.
     fn client_output(&self) -> Result<String> {
         let mut output = String::new();
-        for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
-            let path = entry.context("cannot list the results")?.path().join("stderr.txt");
+        for (_, path) in result_directories(&self.directory, Side::CLIENT_PREFIX)? {
+            let path = path.join("stderr.txt");
             output += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         }
         Ok(output)
