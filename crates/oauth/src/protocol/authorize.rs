@@ -137,10 +137,11 @@ impl Parameters {
         }
         let callback = callback.trim();
         let callback = callback.split_once('#').map_or(callback, |(before, _)| before);
-        let query = match callback.split_once('?') {
-            Some((_, query)) => query,
-            None if callback.contains('/') => return None,
-            None => callback,
+        let query = match callback.find(['?', '=']) {
+            Some(at) if callback[at..].starts_with('?') => &callback[at + 1..],
+            // A value of a query may contain a question mark.
+            Some(at) if !callback[..at].contains('/') => callback,
+            _ => return None,
         };
         let mut found = Parameters([const { None }; KNOWN.len()]);
         for (count, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {

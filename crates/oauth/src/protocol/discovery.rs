@@ -39,6 +39,16 @@ pub(crate) struct Probe {
 }
 
 impl Discovery {
+    #[cfg(test)]
+    pub(crate) fn new(
+        server: AuthorizationServer,
+        resource: Option<String>,
+        scopes: Vec<String>,
+        has_pkce: bool,
+    ) -> Discovery {
+        Discovery { server, resource, scopes, has_pkce }
+    }
+
     /// Returns an error unless the authorization server offers PKCE with S256. Each login with a code needs it.
     pub(crate) fn check_pkce(&self) -> Result<(), Refusal> {
         let refused = || Refusal::NoChallengeMethod { host: self.server.host().to_owned() };

@@ -76,6 +76,12 @@ impl Fetcher {
         }
     }
 
+    /// Replaces the addresses that the server may name. The servers of a test are on this machine.
+    #[cfg(test)]
+    pub(crate) fn with_reach(self, reach: Reach) -> Fetcher {
+        Fetcher { reach, ..self }
+    }
+
     /// Checks a URL that a server names. `name` says what the URL is.
     pub(crate) fn check(&self, name: &'static str, url: &str) -> Result<CheckedUrl, Refusal> {
         let refused = |fault| Refusal::Url { name, url: shown_url(url), fault };
