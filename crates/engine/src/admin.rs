@@ -285,6 +285,7 @@ impl Admin {
             state: Availability::of(backend).as_str(),
             requests_in_flight: backend.calls_in_flight(),
             client_links: backend.own_links(),
+            refreshes: self.observe.refresh_counts(backend.id.as_str()),
             meter: Arc::clone(&backend.meter),
         };
         let misconfigured = catalogs.misconfigured();
@@ -293,6 +294,7 @@ impl Admin {
             state: Availability::Misconfigured.as_str(),
             requests_in_flight: 0,
             client_links: None,
+            refreshes: self.observe.refresh_counts(server.id.as_str()),
             meter: Arc::default(),
         });
         let totals = &self.dispatcher.router.subscriptions.totals;

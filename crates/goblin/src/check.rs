@@ -33,11 +33,12 @@ use crate::log::LogFlags;
 use crate::loops::{self, EntryTarget, KnownGateways};
 use crate::style::{is_colourful, note, print, width};
 
-/// The exit code if a server failed, or with `--strict` if there is a warning.
+/// The exit code if a server failed or needs a login, or with `--strict` if there is a warning.
 const SERVER_FAILED: u8 = 1;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 for success, 1 if a server failed, 2 if the configuration cannot be used.")]
+#[command(after_help = "Exit codes: 0 for success, 1 if a server failed or needs a login, 2 if the configuration \
+                        cannot be used.")]
 pub(crate) struct Check {
     #[command(flatten)]
     pub source: ConfigArgs,

@@ -74,6 +74,10 @@ fn report(action: ServerAction, status: &ServerStatus) -> Result<String, CliErro
             let message = format!("{id} is still starting after {waited}; goblin status shows when it is ready");
             Err(CliError::Refused(message))
         }
+        "login_needed" => {
+            let reason = status.reason.as_deref().unwrap_or("it needs a login");
+            Err(CliError::Refused(format!("{id} is not ready: {reason}")))
+        }
         _ => {
             let reason = status.reason.as_deref().unwrap_or("no reason is known");
             Err(CliError::Refused(format!("{id} is {state}: {reason}; goblin logs {id} shows its output")))

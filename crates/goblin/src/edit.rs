@@ -1,6 +1,7 @@
 //! `goblin add` and `goblin remove`: add or remove a server and leave the rest of the file unchanged.
 
 pub(crate) mod command_line;
+mod next_step;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use crate::catalog::complete;
 use crate::cli::{CliError, ConfigArgs};
 use crate::loops::{self, EntryTarget};
 use crate::style::{print, warn, width, wrap};
+use crate::vault::UsedSecrets;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \
@@ -62,20 +64,26 @@ pub(crate) struct Remove {
     pub source: ConfigArgs,
 }
 
-pub(crate) fn add(arguments: &Add) -> Result<ExitCode> {
-    finish(try_add(arguments))
-}
-
-pub(crate) fn remove(arguments: &Remove) -> Result<ExitCode> {
-    finish(try_remove(arguments))
-}
-
-fn finish(done: Result<String, String>) -> Result<ExitCode> {
-    print(&done.map_err(CliError::Usage)?)?;
+pub(crate) async fn add(arguments: &Add) -> Result<ExitCode> {
+    let (path, added, is_new) = try_add(arguments).map_err(CliError::Usage)?;
+    print(&added)?;
+    // Of a replaced server the gateway may still report the previous entry.
+    if arguments.url.is_some()
+        && is_new
+        && let Some(line) = next_step::of_server(&arguments.name, &path).await
+    {
+        print(&line)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn try_add(arguments: &Add) -> Result<String, String> {
+pub(crate) fn remove(arguments: &Remove) -> Result<ExitCode> {
+    print(&try_remove(arguments).map_err(CliError::Usage)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the changed file, the lines about the change, and whether the server is new.
+fn try_add(arguments: &Add) -> Result<(PathBuf, String, bool), String> {
     let entry = arguments.entry()?;
     let draft = open(&arguments.source)?;
     let name = &arguments.name;
@@ -118,7 +126,8 @@ fn try_add(arguments: &Add) -> Result<String, String> {
     let verb = if is_known { "replaced" } else { "added" };
     // Print the command in full: pasted text may contain more than the terminal showed.
     let runs = wrap("  runs ", &consent::line(&entry), width(&std::io::stdout()));
-    Ok(format!("{verb} {} in {}\n{runs}", escaped(name), path.display()))
+    let added = format!("{verb} {} in {}\n{runs}", escaped(name), path.display());
+    Ok((path, added, !is_known))
 }
 
 fn try_remove(arguments: &Remove) -> Result<String, String> {
@@ -137,7 +146,8 @@ fn try_remove(arguments: &Remove) -> Result<String, String> {
 
 fn open(source: &ConfigArgs) -> Result<Draft, String> {
     let path = file::target(source.config.as_deref(), &environment).map_err(|error| error.to_string())?;
-    Draft::open(&path).map_err(|error| error.to_string())
+    let draft = Draft::open(&path).map_err(|error| error.to_string())?;
+    Ok(draft.with_secrets(UsedSecrets::default().lookup()))
 }
 
 /// Checks and writes the file. Problems outside of the file, such as unset variables, are only warnings.

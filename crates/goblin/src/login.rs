@@ -15,6 +15,7 @@ use clap::Args;
 use clap_complete::ArgValueCompleter;
 use goblin_admin::login::{LoginAttempt, LoginRequest, LoginStatus, LogoutStatus};
 use goblin_config::oauth::{Callback, CallbackHost};
+use goblin_config::visible::is_hidden;
 use goblin_oauth::{CallbackListener, open_browser};
 use goblin_telemetry::clean;
 use tokio::sync::mpsc;
@@ -159,18 +160,25 @@ fn is_waiting(status: &LoginStatus) -> bool {
 /// Prints the URL, and opens it if a person is at a desktop.
 fn present(attempt: &LoginAttempt, arguments: &Login) -> Result<(), CliError> {
     note(&format!("open this page to log in to {}:", clean(&arguments.server)));
-    print(&format!("{}\n", clean(&attempt.url)))?;
+    // The URL stays whole, because a cut one cannot be opened.
+    print(&format!("{}\n", attempt.url.replace(is_hidden, "")))?;
     if let Some(code) = &attempt.user_code {
         note(&format!("the code is {}", clean(code)));
     }
-    let has_desktop = cfg!(target_os = "macos")
-        || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some_and(|it| !it.is_empty()));
-    if !arguments.no_browser && has_desktop && std::io::stderr().is_terminal() {
-        if let Err(error) = open_browser(&attempt.url) {
-            note(&format!("the browser did not open: {error}"));
-        }
+    if !arguments.no_browser
+        && std::io::stderr().is_terminal()
+        && let Err(error) = open_on_desktop(&attempt.url)
+    {
+        note(&format!("the browser did not open: {error}"));
     }
     Ok(())
+}
+
+/// Opens a page in the browser of this desktop. Does nothing if there is no desktop.
+pub(crate) fn open_on_desktop(url: &str) -> std::io::Result<()> {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let has_desktop = cfg!(target_os = "macos") || ["DISPLAY", "WAYLAND_DISPLAY"].into_iter().any(is_set);
+    if has_desktop { open_browser(url) } else { Ok(()) }
 }
 
 /// Returns the lines of stdin. A thread reads them, because a read cannot be interrupted.

@@ -108,8 +108,9 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         None => given.config.admin.enabled.then(|| addresses.admin.clone()),
     };
     let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given, &lineage)?;
-    let (source, _following) =
-        follow::follow(arguments.source.config.as_deref(), &given.from, apply_flags, Arc::clone(&record), output)?;
+    let flag = arguments.source.config.as_deref();
+    let secrets = given.secrets.clone();
+    let (source, _following) = follow::follow(flag, &given.from, secrets, apply_flags, Arc::clone(&record), output)?;
     let listeners = GatewayListeners { clients, operators, permit };
     #[cfg(feature = "tui")]
     if arguments.tui {
@@ -185,6 +186,8 @@ async fn serve_with_dashboard(
     use goblin_tui::remote::Remote;
     use goblin_tui::remote::api::GatewayAddress;
 
+    use crate::login::open_on_desktop;
+
     let own = |record: &runtime::GatewayRecord| record.pid == std::process::id() && record.url == url;
     let gateway = match RecordDirectories::of(&environment).running().into_iter().find(own) {
         Some(record) => GatewayAddress::Recorded(Box::new(record)),
@@ -202,7 +205,11 @@ async fn serve_with_dashboard(
         true => signals().await,
     };
     let shown = async {
-        let shown = async { goblin_tui::run(Remote::new(gateway)?, top::theme(), stop_signals(output)?).await }.await;
+        let shown = async {
+            let (remote, terminated) = (Remote::new(gateway)?, stop_signals(output)?);
+            goblin_tui::run(remote, top::theme(), open_on_desktop, terminated).await
+        };
+        let shown = shown.await;
         dashboard_ended.send_replace(true);
         shown
     };

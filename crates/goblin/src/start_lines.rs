@@ -14,6 +14,7 @@ use goblin_engine::catalog_store::{CatalogStore, Source};
 use goblin_engine::upstream::availability::{Availability, MisconfiguredServer};
 use goblin_engine::upstream::problem::stable_part;
 use goblin_engine::upstream::{Backend, BackendState};
+use goblin_oauth::LoginNeed;
 use goblin_telemetry::{EventKind, clean};
 use goblin_wire::units::{self, duration};
 use tokio::sync::watch;
@@ -29,7 +30,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The events that these lines show. A log on the same terminal leaves them out, unless the user chose its level.
 pub(crate) const SHOWN_BY_LINES: &[EventKind] =
-    &[EventKind::BackendFailed, EventKind::Ready, EventKind::ServerMisconfigured];
+    &[EventKind::BackendFailed, EventKind::LoginNeeded, EventKind::Ready, EventKind::ServerMisconfigured];
 
 /// Follows the id of a server whose new entry does not work.
 const RUNS_OLD_ENTRY: &str = "  runs with its previous entry:";
@@ -74,6 +75,8 @@ enum ServerResult {
     Ready([usize; 4]),
     /// The reason, with a cure in parentheses at its end.
     Failed(String),
+    /// The same for a server that needs a login.
+    LoginNeeded(String),
 }
 
 impl StartLines {
@@ -200,16 +203,18 @@ impl ServerLine {
         let Some(result) = result else { return false };
         let is_first = self.live.take().is_some();
         let is_news = match (&self.result, &result) {
-            (Some(ServerResult::Failed(_)), ServerResult::Ready(_)) => true,
+            (Some(ServerResult::Failed(_) | ServerResult::LoginNeeded(_)), ServerResult::Ready(_)) => true,
+            (Some(ServerResult::LoginNeeded(before)), ServerResult::LoginNeeded(reason)) => before != reason,
+            (Some(_), ServerResult::LoginNeeded(_)) => true,
             (Some(ServerResult::Failed(before)), ServerResult::Failed(reason)) => {
                 stable_part(before) != stable_part(reason) && reason != STOPPED
             }
-            (Some(ServerResult::Ready(_)), ServerResult::Failed(reason)) => reason != STOPPED,
+            (Some(_), ServerResult::Failed(reason)) => reason != STOPPED,
             _ => false,
         };
         if is_first || is_news {
             let took = (is_first && self.was_starting).then(|| self.since.elapsed());
-            let is_old = self.is_successor && matches!(result, ServerResult::Failed(_));
+            let is_old = self.is_successor && !matches!(result, ServerResult::Ready(_));
             let label = self.label.clone() + if is_old { RUNS_OLD_ENTRY } else { "" };
             print_result(&label, &result, took, colourful);
         }
@@ -221,6 +226,7 @@ impl ServerLine {
     fn current_result(&self, catalogs: &CatalogStore) -> Option<ServerResult> {
         match (Availability::of(&self.backend), self.backend.state()) {
             (_, BackendState::Lost(reason)) => Some(ServerResult::Failed(reason)),
+            (_, BackendState::LoginNeeded(reason)) => Some(ServerResult::LoginNeeded(reason)),
             (_, BackendState::Stopped) => Some(ServerResult::Failed(STOPPED.to_owned())),
             (Availability::Ready, _) => {
                 let (catalog, listing) = (catalogs.catalog(), self.backend.listing());
@@ -259,17 +265,40 @@ fn result_lines(
         }
         ServerResult::Failed(reason) => {
             let (what, cure) = split(&clean(reason));
-            let before = format!("  ✗ {server}  ");
-            let mut lines = wrap(&before, &what, columns);
-            if let Some(cure) = cure {
-                // `wrap` indents by this width.
-                lines += &wrap(&" ".repeat(before.width_cjk()), &cure, columns);
-            }
-            match colourful {
-                true => lines.replacen('✗', &paint_if(true, "✗", "31"), 1),
-                false => lines,
-            }
+            marked_lines(("✗", "31"), server, &[Some(what), cure], (columns, colourful))
         }
+        ServerResult::LoginNeeded(reason) => {
+            let texts = login_texts(&clean(reason));
+            marked_lines(("○", "33"), server, &texts, (columns, colourful))
+        }
+    }
+}
+
+/// Returns the command of a needed login and then its cause, or the cause and its cure if no command helps. The first
+/// login has no cause to show.
+fn login_texts(reason: &str) -> [Option<String>; 2] {
+    let (what, cure) = split(reason);
+    let Some(command) = cure.as_deref().and_then(|cure| cure.strip_prefix("run: ")) else { return [Some(what), cure] };
+    let cause = what.strip_prefix("it needs a login: ").unwrap_or(&what);
+    let is_known = cause == LoginNeed::Never.to_string() || cause == "it needs a login";
+    [Some(format!("needs a login: {command}")), (!is_known).then(|| cause.to_owned())]
+}
+
+/// Returns the texts below each other, the first one behind a coloured mark and the server.
+fn marked_lines(
+    (mark, colour): (&str, &str),
+    server: &str,
+    texts: &[Option<String>],
+    (columns, colourful): (Option<usize>, bool),
+) -> String {
+    let before = format!("  {mark} {server}  ");
+    // `wrap` indents by this width.
+    let indent = " ".repeat(before.width_cjk());
+    let starts = std::iter::once(before.as_str()).chain(std::iter::repeat(indent.as_str()));
+    let lines: String = starts.zip(texts.iter().flatten()).map(|(start, text)| wrap(start, text, columns)).collect();
+    match colourful {
+        true => lines.replacen(mark, &paint_if(true, mark, colour), 1),
+        false => lines,
     }
 }
 
@@ -285,7 +314,7 @@ fn summary(results: &[(String, Option<ServerResult>)], colourful: bool) -> Strin
         return "  no server yet: goblin add, goblin import\n".to_owned();
     }
     let mut counts = [0; 4];
-    let (mut ready, mut starting, mut failed) = (0, Vec::new(), Vec::new());
+    let (mut ready, mut starting, mut failed, mut without_login) = (0, Vec::new(), Vec::new(), Vec::new());
     for (server, result) in results {
         match result {
             Some(ServerResult::Ready(of_server)) => {
@@ -293,12 +322,18 @@ fn summary(results: &[(String, Option<ServerResult>)], colourful: bool) -> Strin
                 counts.iter_mut().zip(of_server).for_each(|(sum, count)| *sum += count);
             }
             Some(ServerResult::Failed(_)) => failed.push(server.as_str()),
+            Some(ServerResult::LoginNeeded(_)) => without_login.push(server.as_str()),
             None => starting.push(server.as_str()),
         }
     }
     let mut text = format!("\n  {ready} of {} ready: {}\n", plural(results.len(), "server"), counted(&counts));
     if !starting.is_empty() {
         let _ = writeln!(text, "  {} still starting: {}", starting.len(), starting.join(", "));
+    }
+    if !without_login.is_empty() {
+        let verb = if without_login.len() == 1 { "needs" } else { "need" };
+        let line = format!("{} {verb} a login: {}", without_login.len(), without_login.join(", "));
+        let _ = writeln!(text, "  {}", paint_if(colourful, &line, "33"));
     }
     if !failed.is_empty() {
         let line = format!("{} failed: {}", failed.len(), failed.join(", "));
@@ -322,6 +357,30 @@ mod tests {
         let lines = result_lines("web", &failed, None, Some(80), false);
         assert!(!lines.contains('\u{1b}'), "{lines:?}");
         assert!(lines.starts_with("  ✗ web  no") && lines.ends_with("\n         is it up?\n"), "{lines:?}");
+    }
+
+    #[test]
+    fn oauth2_the_line_of_a_server_without_a_login_has_the_command() {
+        let line =
+            |reason: &str| result_lines("linear", &ServerResult::LoginNeeded(reason.to_owned()), None, Some(80), false);
+        let first = line("it needs a login: nobody has logged in (run: goblin login linear)");
+        assert_eq!(first, "  ○ linear  needs a login: goblin login linear\n");
+        let again = line("its login lacks a permission (run: goblin login linear)");
+        assert!(again.starts_with("  ○ linear  needs a login: goblin login linear\n"), "{again}");
+        assert!(again.ends_with("  its login lacks a permission\n"), "{again}");
+        let automatic = line("the gateway cannot log in: the secret is wrong (correct clientSecret)");
+        assert!(automatic.starts_with("  ○ linear  the gateway cannot log in: the secret is wrong\n"), "{automatic}");
+        assert!(automatic.ends_with("  correct clientSecret\n"), "{automatic}");
+    }
+
+    #[test]
+    fn oauth2_the_summary_counts_servers_without_a_login_on_their_own() {
+        let needed = |name: &str| (name.to_owned(), Some(ServerResult::LoginNeeded(String::new())));
+        let failed = ("c".to_owned(), Some(ServerResult::Failed("gone".to_owned())));
+        let ready = ("d".to_owned(), Some(ServerResult::Ready([1, 0, 0, 0])));
+        let text = summary(&[needed("a"), needed("b"), failed, ready], false);
+        assert_eq!(text, "\n  1 of 4 servers ready: 1 tool\n  2 need a login: a, b\n  1 failed: c\n");
+        assert!(summary(&[needed("a")], false).ends_with("\n  1 needs a login: a\n"));
     }
 
     #[test]

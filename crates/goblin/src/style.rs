@@ -5,6 +5,9 @@ use std::io::{IsTerminal, Write};
 use goblin_config::visible::escaped_json;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+/// The state of a server that needs a login, in words.
+pub(crate) const LOGIN_NEEDED: &str = "login needed";
+
 /// Prints an error on stderr.
 pub(crate) fn fail(problem: &str) {
     print_line(&format!("{}: {problem}", paint("error", "1;31")));

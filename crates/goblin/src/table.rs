@@ -9,7 +9,7 @@
 use unicode_truncate::UnicodeTruncateStr;
 use unicode_width::UnicodeWidthStr;
 
-use crate::style::{paint_if, wrap};
+use crate::style::{LOGIN_NEEDED, paint_if, wrap};
 
 const GAP: usize = 2;
 /// The minimum width of a cut column.
@@ -185,6 +185,7 @@ fn colour(state: &str) -> &'static str {
         "ready" | "ok" => "32",
         "failed" | "misconfigured" | "error" => "1;31",
         "starting" | "tool_error" | "warn" => "33",
+        LOGIN_NEEDED => "1;33",
         "info" => "39",
         _ => "2",
     }

@@ -13,6 +13,7 @@ use goblin_tui::remote::api::GatewayAddress;
 use goblin_tui::view::theme::Theme;
 
 use crate::cli::CliError;
+use crate::login::open_on_desktop;
 use crate::serve::termination;
 use crate::style::is_colourful;
 use crate::{admin_client, stdio};
@@ -55,7 +56,7 @@ pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
         },
         None => GatewayAddress::Recorded(Box::new(admin_client::find_record(arguments.config.as_deref()).await?)),
     };
-    goblin_tui::run(Remote::new(gateway)?, theme(), terminated).await?;
+    goblin_tui::run(Remote::new(gateway)?, theme(), open_on_desktop, terminated).await?;
     Ok(ExitCode::SUCCESS)
 }
 

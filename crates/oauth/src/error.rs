@@ -76,6 +76,11 @@ pub enum Refusal {
     )]
     IssuerNotNamed { issuer: String, named: String },
     #[error(
+        "the server names the authorization server {named}, and the last login was at {known} (if that is right, set \
+         \"oauth\": {{\"issuer\": …}} at the server)"
+    )]
+    IssuerChanged { known: String, named: String },
+    #[error(
         "{issuer} has no page with metadata (set \"oauth\": {{\"authServerMetadataUrl\": …}} at the server if it is elsewhere)"
     )]
     NoMetadata { issuer: String },

@@ -20,6 +20,7 @@ pub mod worker;
 
 pub mod line;
 mod record;
+pub mod refreshes;
 mod server_logs;
 
 use std::borrow::Cow;
@@ -35,6 +36,7 @@ use goblin_wire::{Error, Limit, LimitCounts};
 use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};
 use crate::record::LogRecord;
+use crate::refreshes::{RefreshCounts, RefreshResult};
 use crate::server_logs::is_server_log;
 
 /// Something that an operator may want to know.
@@ -98,6 +100,33 @@ pub enum Event<'a> {
         reason: &'a str,
         /// Whether the failure was reported before, without a success since.
         repeated: bool,
+    },
+    /// A server needs a login. Reported once for each change.
+    LoginNeeded {
+        server: &'a str,
+        reason: &'a str,
+    },
+    LoginDone {
+        server: &'a str,
+    },
+    LoggedOut {
+        server: &'a str,
+    },
+    TokenRefreshed {
+        server: &'a str,
+    },
+    TokenRefreshFailed {
+        server: &'a str,
+        reason: &'a str,
+        /// Whether the authorization server ended the login, so a retry cannot help.
+        ended: bool,
+        /// Whether the previous attempt failed with the same reason.
+        repeated: bool,
+    },
+    /// The vault did not store a login. It ends with this process.
+    LoginNotStored {
+        server: &'a str,
+        reason: &'a str,
     },
     /// A client got its own link to a server.
     ClientLinkOpened {
@@ -368,6 +397,12 @@ kinds!(
     ListsOutdated "lists_outdated" Debug,
     ListenLost "listen_lost" Debug,
     ListenFailed "listen_failed" Warn,
+    LoginNeeded "login_needed" Warn,
+    LoginDone "login_done" Info,
+    LoggedOut "logged_out" Info,
+    TokenRefreshed "token_refreshed" Debug,
+    TokenRefreshFailed "token_refresh_failed" Warn,
+    LoginNotStored "login_not_stored" Warn,
     ClientLinkOpened "client_link_opened" Debug,
     ClientLinkFailed "client_link_failed" Warn,
     ClientLinkLost "client_link_lost" Warn,
@@ -424,6 +459,7 @@ kinds!(
 pub struct Observe {
     counts: [AtomicU64; EventKind::ALL.len()],
     limits: LimitCounts,
+    refreshes: RefreshCounts,
     /// The account of the buffers that the gateway holds.
     pub memory: Arc<Memory>,
     feed: Arc<Feed>,
@@ -437,6 +473,7 @@ impl Default for Observe {
         Observe {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
             limits: LimitCounts::default(),
+            refreshes: RefreshCounts::default(),
             feed: Arc::new(Feed::new(&memory)),
             memory,
             overhead: Durations::with_bounds(&FINE_BOUNDS),
@@ -449,6 +486,9 @@ impl Observe {
     pub fn emit(&self, event: &Event<'_>) {
         let kind = event.kind();
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some((server, result)) = RefreshResult::of(event) {
+            self.refreshes.add(server, result);
+        }
         let max_level = kind.max_level();
         if line::is_wanted(max_level) || self.feed.wants(max_level) || is_server_log(kind) {
             self.publish(&LogRecord::of(event));
@@ -479,6 +519,11 @@ impl Observe {
     /// Returns how often each limit was reached.
     pub fn limit_counts(&self) -> Vec<(&'static str, u64)> {
         self.limits.read()
+    }
+
+    /// Returns how often the tokens of a server were refreshed, by result.
+    pub fn refresh_counts(&self, server: &str) -> [u64; RefreshResult::ALL.len()] {
+        self.refreshes.read(server)
     }
 
     /// Returns the feed of recent and future events.

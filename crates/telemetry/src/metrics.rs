@@ -16,6 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::meter::{Durations, Meter, MethodLabel, ReadStatus, RequestOutcome};
+use crate::refreshes::RefreshResult;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -54,11 +55,13 @@ pub struct ServerReading {
     pub requests_in_flight: usize,
     /// The number of clients with their own connection. `None` if clients share one.
     pub client_links: Option<usize>,
+    /// The refreshes of its tokens, in the order of [`RefreshResult::ALL`].
+    pub refreshes: [u64; RefreshResult::ALL.len()],
     pub meter: Arc<Meter>,
 }
 
 /// The states of a server.
-pub(crate) const STATES: [&str; 4] = ["ready", "starting", "failed", "misconfigured"];
+pub(crate) const STATES: [&str; 5] = ["ready", "starting", "failed", "login_needed", "misconfigured"];
 
 /// A snapshot of [`Durations`]: the sum in seconds, and each bucket with its bound and count.
 #[derive(Debug, Default)]
@@ -165,7 +168,13 @@ impl Reading {
         gauges(encoder, "goblin_backend_client_links", "Clients with a connection of their own", None, links)?;
         let restarts = servers().map(|server| ([server.label()], server.meter.restart_count()));
         let help = "Starts of the server, or dials to it, after the first";
-        counters(encoder, "goblin_backend_restarts", help, restarts)
+        counters(encoder, "goblin_backend_restarts", help, restarts)?;
+        let refreshes = servers().flat_map(|server| {
+            let results = RefreshResult::ALL.iter().zip(server.refreshes);
+            results.map(|(result, count)| ([server.label(), ("result", result.as_str())], count))
+        });
+        let help = "Refreshes of the tokens of a login, by result";
+        counters(encoder, "goblin_oauth_refresh", help, refreshes.filter(is_nonzero))
     }
 
     /// Encodes the request series. Omits series with a count of 0, because most servers see few methods and outcomes.
@@ -311,9 +320,15 @@ mod tests {
         meter.tool("say\"hi").add(RequestOutcome::Error);
         meter.tool("unused");
         let id = ServerId::new("a \"b\\").expect("any printable id");
-        let text =
-            reading(vec![ServerReading { id, state: "ready", requests_in_flight: 1, client_links: Some(7), meter }])
-                .to_text();
+        let text = reading(vec![ServerReading {
+            id,
+            state: "ready",
+            requests_in_flight: 1,
+            client_links: Some(7),
+            refreshes: [4, 0, 1],
+            meter,
+        }])
+        .to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
             r#"goblin_events_total{kind="backend_ready"} 2"#,
@@ -325,6 +340,9 @@ mod tests {
             r#"goblin_backend_up{server_id="a \"b\\"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="ready"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="failed"} 0"#,
+            r#"goblin_backend_state{server_id="a \"b\\",state="login_needed"} 0"#,
+            r#"goblin_oauth_refresh_total{server_id="a \"b\\",result="refreshed"} 4"#,
+            r#"goblin_oauth_refresh_total{server_id="a \"b\\",result="ended"} 1"#,
             r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 2"#,
             r#"mcp_resource_updates_total{outcome="coalesced"} 6"#,
             r#"goblin_list_pages_total{source="ready"} 9"#,
@@ -341,6 +359,7 @@ mod tests {
             assert!(text.lines().any(|present| present == line), "{line} is not in\n{text}");
         }
         assert_eq!(text.matches("mcp_requests_total{").count(), 1);
+        assert_eq!(text.matches("goblin_oauth_refresh_total{").count(), 2);
         assert_eq!(text.matches("mcp_tool_calls_total{").count(), 1);
         assert!(!text.contains("process_"), "an unknown measurement is omitted");
     }

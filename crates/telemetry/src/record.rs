@@ -153,6 +153,27 @@ impl<'a> LogRecord<'a> {
                 };
                 record(message).at_debug_if(repeated).with(LogField::Server, server).with(LogField::Reason, reason)
             }
+            Event::LoginNeeded { server, reason } => {
+                record("the server needs a login").with(LogField::Server, server).with(LogField::Reason, reason)
+            }
+            Event::LoginDone { server } => record("logged in to the server").with(LogField::Server, server),
+            Event::LoggedOut { server } => record("logged out of the server").with(LogField::Server, server),
+            Event::TokenRefreshed { server } => {
+                record("the token of the server was refreshed").with(LogField::Server, server)
+            }
+            Event::TokenRefreshFailed { server, reason, ended, repeated } => {
+                let message = match (ended, repeated) {
+                    (true, _) => "the authorization server ended the login",
+                    (false, false) => "cannot refresh the token of the server; goblin tries again",
+                    (false, true) => "cannot refresh the token of the server, as before",
+                };
+                record(message).at_debug_if(repeated).with(LogField::Server, server).with(LogField::Reason, reason)
+            }
+            Event::LoginNotStored { server, reason } => {
+                record("the login at the server cannot be stored; it ends with this process")
+                    .with(LogField::Server, server)
+                    .with(LogField::Reason, reason)
+            }
             Event::ClientLinkOpened { server, session, took } => record("connection of one client opened")
                 .with(LogField::Server, server)
                 .with(LogField::Session, session)

@@ -54,6 +54,20 @@ pub(crate) fn status(second: u64) -> Status {
     }))
 }
 
+/// Returns a status with a server that needs a login.
+pub(crate) fn needs_login() -> Status {
+    let mut status = status(144);
+    status.summary = "degraded: 2 failed, 1 without login".to_owned();
+    status.server_counts.total += 1;
+    status.server_counts.login_needed = 1;
+    status.servers.push(read(json!({
+        "id": "linear", "state": "login_needed", "stale": true, "url": "https://mcp.linear.example/mcp",
+        "reason": "it needs a login: nobody has logged in (run: goblin login linear)", "session": "shared",
+        "entries": {"tools": 12}, "lastError": {"time": "2026-11-16T15:00:05Z", "message": "it needs a login"},
+    })));
+    status
+}
+
 fn entry(server: &str, exposed: &str, definition: Value) -> Value {
     json!({"server": server, "exposed": exposed, "native": exposed.rsplit('_').next(), "definition": definition})
 }

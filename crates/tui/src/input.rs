@@ -52,7 +52,7 @@ const SERVERS: &str = "Overview, Servers";
 const ENTRIES: &str = "Tools, Prompts, Resources";
 const HISTORY: &str = "Calls, Events";
 
-pub const KEYS: [Binding; 31] = [
+pub const KEYS: [Binding; 33] = [
     bind(EVERYWHERE, "q, Ctrl-C", &[letter('q'), control('c')], Action::Quit, "quit; in a dialog q closes it"),
     bind(EVERYWHERE, "?, F1", &[letter('?'), key(KeyCode::F(1))], Action::Help, "this help; F1 while you type"),
     bind(EVERYWHERE, "1 … 9", &[], Action::Show(Panel::Overview), "go to a panel"),
@@ -97,6 +97,8 @@ pub const KEYS: [Binding; 31] = [
     ),
     bind(SERVERS, "R", &[letter('R')], Action::Restart, "restart the selected server"),
     bind(SERVERS, "D", &[letter('D')], Action::Toggle, "disable or enable the selected server"),
+    bind(SERVERS, "i", &[letter('i')], Action::LogIn, "log in to the selected server with a browser"),
+    bind(SERVERS, "o", &[letter('o')], Action::LogOut, "log out of the selected server"),
     bind(ENTRIES, "c", &[letter('c')], Action::Call, "call the selected tool, or get the selected prompt"),
     bind(ENTRIES, "r", &[letter('r')], Action::Read, "read the selected resource or template"),
     bind(ENTRIES, "w", &[letter('w')], Action::Watch, "watch the selected resource, or stop watching"),
@@ -130,7 +132,8 @@ fn on_key(event: KeyEvent, state: &State) -> Option<UiEvent> {
         return Some(UiEvent::Act(Action::Help));
     }
     match &state.dialog {
-        Some(Dialog::Form(_) | Dialog::Jump(_)) => while_writing(pressed),
+        Some(Dialog::Login(_)) if pressed == control('y') => Some(UiEvent::Act(Action::Copy)),
+        Some(Dialog::Form(_) | Dialog::Jump(_) | Dialog::Login(_)) => while_writing(pressed),
         Some(Dialog::Confirm { .. }) => match pressed.1 {
             KeyCode::Char('y' | 'Y') => Some(UiEvent::Submit),
             KeyCode::Char('?') => Some(UiEvent::Act(Action::Help)),
@@ -261,6 +264,23 @@ mod tests {
             (KeyCode::Char('R'), ""),
         ] {
             assert_eq!(means(&press(code, KeyModifiers::NONE), &state, &FrameLayout::default()), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn oauth2_letters_are_part_of_a_pasted_address_during_a_login() {
+        let mut state = crate::example::state();
+        crate::example::act(&mut state, Action::Show(Panel::Servers));
+        state.update(UiEvent::Act(Action::LogIn));
+        for (code, modifiers, expected) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE, "Write('q')"),
+            (KeyCode::Char('y'), KeyModifiers::CONTROL, "Act(Copy)"),
+            (KeyCode::Enter, KeyModifiers::NONE, "Submit"),
+            (KeyCode::Esc, KeyModifiers::NONE, "Cancel"),
+            (KeyCode::F(1), KeyModifiers::NONE, "Act(Help)"),
+            (KeyCode::Down, KeyModifiers::NONE, "Go(1)"),
+        ] {
+            assert_eq!(means(&press(code, modifiers), &state, &FrameLayout::default()), expected, "{code:?}");
         }
     }
 

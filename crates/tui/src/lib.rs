@@ -36,16 +36,19 @@ const MAX_QUEUED_EFFECTS: usize = 16;
 /// The minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(30);
 
+/// Opens a page in the browser of this desktop. Does nothing if there is no desktop.
+pub type OpenPage = fn(&str) -> std::io::Result<()>;
+
 /// Runs the dashboard until the user quits or `terminated` resolves. A termination during an edit waits for the editor,
 /// which uses the same terminal.
-pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()) -> Result<()> {
+pub async fn run(remote: Remote, theme: Theme, open_page: OpenPage, mut terminated: impl AsyncFnMut()) -> Result<()> {
     let (events_in, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let (calls, called) = mpsc::channel(MAX_QUEUED_EFFECTS);
     let (commands, commanded) = mpsc::channel(MAX_QUEUED_EFFECTS);
     let (interest, shown) = watch::channel(Interest::default());
     let (editing, mut is_editing) = watch::channel(false);
     let state = State::new(remote.place(), remote.config_file());
-    let screen = Dashboard { state, events, calls, commands, interest, editing };
+    let screen = Dashboard { state, events, calls, commands, interest, editing, open_page };
     let terminal = Terminal::open(theme).context("cannot use the terminal")?;
     let terminated = async {
         terminated().await;
@@ -67,6 +70,7 @@ struct Dashboard {
     commands: mpsc::Sender<GatewayCommand>,
     interest: watch::Sender<Interest>,
     editing: watch::Sender<bool>,
+    open_page: OpenPage,
 }
 
 /// The work that the loop must do before the next event.
@@ -139,6 +143,14 @@ impl Dashboard {
         Ok(message.map_or(NextStep::Continue, |message| self.update(message)))
     }
 
+    /// Opens a page in a browser. The dialog shows its address in any case.
+    fn open_browser(&mut self, url: &str) {
+        if let Err(error) = (self.open_page)(url) {
+            let note = StatusMessage::bad(format!("the browser did not open: {error}"));
+            self.state.update(UiEvent::Notice(note));
+        }
+    }
+
     /// Updates the state and queues the effects.
     fn update(&mut self, message: UiEvent) -> NextStep {
         let effects = self.state.update(message);
@@ -154,6 +166,10 @@ impl Dashboard {
                 }
                 Effect::Edit { path } => {
                     step = NextStep::Edit(path);
+                    true
+                }
+                Effect::OpenBrowser { url } => {
+                    self.open_browser(&url);
                     true
                 }
                 Effect::Command(command) => self.commands.try_send(command).is_ok(),

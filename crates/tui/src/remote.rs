@@ -6,6 +6,7 @@
 pub mod api;
 pub(crate) mod calls;
 mod feeds;
+mod logins;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use goblin_admin::routes::{List, ServerAction};
 use goblin_client::bridge::MAX_MESSAGE;
 use goblin_client::events::{Backoff, EventStream, ResumePosition};
 use goblin_wire::framing::{Frame, SseEvent};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -200,18 +200,19 @@ fn parse_event(event: &SseEvent) -> Option<EventInfo> {
 /// Executes commands, one after the other.
 async fn run_commands(api: &Api, events: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
-        let is_reload = command == GatewayCommand::Reload;
-        let done = match command {
-            GatewayCommand::Server(action, id) => change(api, action, &id).await,
-            GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
-        };
-        let message = match done {
-            Ok(text) => UiEvent::Notice(StatusMessage::good(text)),
-            // A faulty configuration has several lines, with the place and the cure of each problem.
-            Err(text) if is_reload => {
-                UiEvent::Report { title: "The new configuration is not in force".to_owned(), text }
-            }
-            Err(text) => UiEvent::Notice(StatusMessage::bad(text)),
+        let message = match command {
+            GatewayCommand::Server(action, id) => UiEvent::Notice(match change(api, action, &id).await {
+                Ok(text) => StatusMessage::good(text),
+                Err(text) => StatusMessage::bad(text),
+            }),
+            GatewayCommand::LogIn(server) => logins::begin(api, server).await,
+            GatewayCommand::FinishLogin { server, callback } => logins::finish(api, server, callback).await,
+            GatewayCommand::LogOut(server) => logins::log_out(api, server).await,
+            GatewayCommand::Reload => match api.post::<Reloaded>("/api/reload").await {
+                Ok(done) => UiEvent::Notice(StatusMessage::good(reloaded(&done))),
+                // A faulty configuration has several lines, with the place and the cure of each problem.
+                Err(text) => UiEvent::Report { title: "The new configuration is not in force".to_owned(), text },
+            },
         };
         if send(events, message).await.is_none() {
             return;
@@ -220,9 +221,8 @@ async fn run_commands(api: &Api, events: &mpsc::Sender<UiEvent>, mut commanded: 
 }
 
 async fn change(api: &Api, action: ServerAction, id: &str) -> Result<String, String> {
-    // An id may contain any character.
-    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.as_str());
-    let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
+    let verb = action.as_str();
+    let _: serde_json::Value = api.post(&format!("{}/{verb}", logins::path(id))).await?;
     Ok(format!("{id} is {}ed", verb.trim_end_matches('e')))
 }
 

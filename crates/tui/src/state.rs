@@ -12,6 +12,7 @@ pub(crate) mod form;
 pub(crate) mod format;
 pub(crate) mod json;
 pub(crate) mod level;
+pub(crate) mod login;
 pub(crate) mod logs;
 pub(crate) mod message;
 pub(crate) mod palette;
@@ -98,7 +99,7 @@ impl State {
             (_, Some(_), Some(server)) => Some(server.id.clone()),
             _ => None,
         };
-        Interest { panel: self.panel, logs_of }
+        Interest { panel: self.panel, logs_of, login_of: self.login_shown() }
     }
 
     /// Applies a message. Returns the effects that the caller must execute.
@@ -118,6 +119,7 @@ impl State {
             UiEvent::Wheel { place, is_down } => self.wheel(place, is_down),
             UiEvent::Measured(measures) => self.measure(measures),
             UiEvent::Edited(edited) => return self.edited(edited),
+            UiEvent::LoginBegun { server, begun } => return self.login_begun(&server, begun),
             event => self.receive(event),
         }
         Vec::new()
@@ -141,6 +143,8 @@ impl State {
             UiEvent::Sessions(list) => self.data.set_sessions(list),
             UiEvent::Calls(list) => self.data.set_calls(list),
             UiEvent::Logs { server, list } => self.data.set_logs(server, list),
+            UiEvent::Login { server, status } => self.login_read(server, status),
+            UiEvent::LoginFinished { server, finished } => self.login_finished(&server, finished),
             UiEvent::Unreadable { feed, reason } => drop(self.data.unreadable.insert(feed, reason)),
             UiEvent::Event(event) => self.data.add_event(event),
             UiEvent::Answered { ticket, text, is_error } => self.answered(ticket, &text, is_error),
@@ -189,6 +193,8 @@ impl State {
                 true => self.confirm_server_action(ServerAction::Enable),
                 false => self.confirm_server_action(ServerAction::Disable),
             },
+            Action::LogIn => return self.log_in(),
+            Action::LogOut => self.confirm_logout(),
             Action::Reload => return self.reload(),
             Action::Edit => return self.edit(),
         }

@@ -7,6 +7,7 @@ pub(crate) mod dialog;
 pub(crate) mod footer;
 pub(crate) mod form;
 pub(crate) mod header;
+pub(crate) mod login;
 pub(crate) mod overview;
 pub(crate) mod table;
 pub(crate) mod text;

@@ -100,6 +100,11 @@ impl BackendLogin {
         })
     }
 
+    /// Reports whether the gateway logs in by itself, without a person.
+    pub(crate) fn is_automatic(&self) -> bool {
+        matches!(self.options.grant, Grant::ClientCredentials(_))
+    }
+
     /// Returns the state of the login, and the attempt that began last.
     pub fn status(&self) -> LoginStatus {
         let (login, reason) = match self.login.state() {
@@ -110,7 +115,7 @@ impl BackendLogin {
         LoginStatus {
             login: login.to_owned(),
             reason,
-            automatic: matches!(self.options.grant, Grant::ClientCredentials(_)),
+            automatic: self.is_automatic(),
             callback_host: match self.options.callback.host {
                 CallbackHost::Address => "127.0.0.1",
                 CallbackHost::Localhost => "localhost",

@@ -33,6 +33,12 @@ struct ConnectResult {
     transport: Option<&'static str>,
 }
 
+/// The reason why a server is not ready.
+struct ConnectFailure {
+    state: CheckState,
+    reason: String,
+}
+
 /// Starts all servers, fills in the report, and stops the servers again.
 pub(crate) async fn connect(
     mut config: Config,
@@ -63,9 +69,9 @@ pub(crate) async fn connect(
                     ..Problem::default()
                 }));
             }
-            Err(reason) => {
-                server.state = CheckState::Failed;
-                server.error = Some(clean(&reason));
+            Err(failure) => {
+                server.state = failure.state;
+                server.error = Some(clean(&failure.reason));
             }
         }
     }
@@ -91,10 +97,10 @@ async fn connect_all(
     backends: &[Arc<Backend>],
     start: Instant,
     timeout: Duration,
-) -> Vec<Result<ConnectResult, String>> {
+) -> Vec<Result<ConnectResult, ConnectFailure>> {
     let connect_indexed = async |index: usize| (index, connect_one(&backends[index], start, timeout).await);
     let mut connecting: FuturesUnordered<_> = (0..backends.len()).map(connect_indexed).collect();
-    let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
+    let mut answers: Vec<Option<Result<ConnectResult, ConnectFailure>>> = backends.iter().map(|_| None).collect();
     let progress = ProgressLine::new();
     loop {
         let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
@@ -109,26 +115,39 @@ async fn connect_all(
     answers.into_iter().flatten().collect()
 }
 
-async fn connect_one(backend: &Backend, start: Instant, timeout: Duration) -> Result<ConnectResult, String> {
-    let failure_reason = |state: &BackendState| match state {
-        BackendState::Lost(reason) | BackendState::LoginNeeded(reason) => Some(reason.clone()),
-        BackendState::Stopped => Some("the server was stopped".to_owned()),
-        BackendState::Starting | BackendState::Ready => None,
-    };
-    if let Some(reason) = failure_reason(&backend.first_attempt().await) {
-        return Err(reason);
+async fn connect_one(backend: &Backend, start: Instant, timeout: Duration) -> Result<ConnectResult, ConnectFailure> {
+    if let Some(failure) = ConnectFailure::of(backend.first_attempt().await) {
+        return Err(failure);
     }
     let handshake = start.elapsed();
     // Each list may have several pages, and each page has its own timeout.
     let listed = tokio::time::timeout(2 * timeout, backend.settled()).await;
-    listed.map_err(|_| format!("the server did not return its lists within {}", duration(2 * timeout)))?;
+    listed.map_err(|_| {
+        ConnectFailure::new(format!("the server did not return its lists within {}", duration(2 * timeout)))
+    })?;
     let ping_start = Instant::now();
     let ping = tokio::time::timeout(timeout, backend.ping()).await;
-    if let Some(reason) = failure_reason(&backend.state()) {
-        return Err(reason);
+    if let Some(failure) = ConnectFailure::of(backend.state()) {
+        return Err(failure);
     }
     let ping = matches!(ping, Ok(Ok(()))).then(|| ping_start.elapsed());
     Ok(ConnectResult { handshake, ping, transport: backend.transport() })
+}
+
+impl ConnectFailure {
+    fn new(reason: String) -> ConnectFailure {
+        ConnectFailure { state: CheckState::Failed, reason }
+    }
+
+    /// Returns `None` if the server is connected, or still connects.
+    fn of(state: BackendState) -> Option<ConnectFailure> {
+        match state {
+            BackendState::Lost(reason) => Some(ConnectFailure::new(reason)),
+            BackendState::LoginNeeded(reason) => Some(ConnectFailure { state: CheckState::LoginNeeded, reason }),
+            BackendState::Stopped => Some(ConnectFailure::new("the server was stopped".to_owned())),
+            BackendState::Starting | BackendState::Ready => None,
+        }
+    }
 }
 
 fn report_connection(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {

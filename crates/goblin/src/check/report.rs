@@ -12,6 +12,7 @@ use goblin_config::{Server, ServerId, Transport, mask};
 use serde::Serialize;
 
 use crate::check::profile::ProfileReport;
+use crate::style::LOGIN_NEEDED;
 
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +49,7 @@ pub(crate) struct ServerReport {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum CheckState {
     Disabled,
     /// The entry of the server needs a variable or a file that is missing.
@@ -57,6 +58,8 @@ pub(crate) enum CheckState {
     Unchecked,
     Ready,
     Failed,
+    /// The server rejects connections without a login.
+    LoginNeeded,
 }
 
 /// The results of a connection.
@@ -86,7 +89,9 @@ pub(crate) struct ShortenedName {
 
 impl CheckReport {
     pub(crate) fn has_failed_servers(&self) -> bool {
-        self.servers.iter().any(|server| matches!(server.state, CheckState::Failed | CheckState::Misconfigured))
+        let is_failed =
+            |state| matches!(state, CheckState::Failed | CheckState::LoginNeeded | CheckState::Misconfigured);
+        self.servers.iter().any(|server| is_failed(server.state))
     }
 
     /// Reports whether there are warnings for `--strict`. A cut name is no warning, because it works like any other.
@@ -148,6 +153,7 @@ fn unpinned(command: &ExpandedText, args: &[ExpandedText]) -> Option<UnpinnedPac
 }
 
 impl CheckState {
+    /// Returns the state in words.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             CheckState::Disabled => "disabled",
@@ -155,6 +161,7 @@ impl CheckState {
             CheckState::Unchecked => "unchecked",
             CheckState::Ready => "ready",
             CheckState::Failed => "failed",
+            CheckState::LoginNeeded => LOGIN_NEEDED,
         }
     }
 }

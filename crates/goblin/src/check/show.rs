@@ -85,7 +85,7 @@ fn plain_table(report: &CheckReport) -> Table {
     for server in &report.servers {
         let state = match server.state {
             CheckState::Disabled | CheckState::Misconfigured => server.state.as_str(),
-            CheckState::Unchecked | CheckState::Ready | CheckState::Failed => "enabled",
+            CheckState::Unchecked | CheckState::Ready | CheckState::Failed | CheckState::LoginNeeded => "enabled",
         };
         table.push([server.id.clone(), state.to_owned(), server.transport.to_owned(), server.target.clone()]);
     }
@@ -156,4 +156,34 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use goblin_config::ServerId;
+    use goblin_config::file::ConfigOrigin;
+
+    use super::*;
+    use crate::check::report::ServerReport;
+
+    #[test]
+    fn oauth2_a_needed_login_is_a_state_and_a_failure_with_its_command() {
+        let id = ServerId::new("linear").expect("a name");
+        let text = r#"{"mcpServers":{"linear":{"url":"https://127.0.0.1/mcp"}}}"#;
+        let loaded = goblin_config::parse(text, &ConfigOrigin::new("", "/"), &|_| None).expect("a configuration");
+        let server = &loaded.config.servers[&id];
+        let mut linear = ServerReport::new(&id, server, "https://127.0.0.1/mcp".to_owned());
+        linear.state = CheckState::LoginNeeded;
+        linear.error = Some("it needs a login: nobody has logged in (run: goblin login linear)".to_owned());
+        let report = CheckReport { connected: true, servers: vec![linear], ..CheckReport::default() };
+        assert!(report.has_failed_servers());
+        let text = render(&report, None, false);
+        assert!(text.contains("0 of 1 server ready") && text.contains("linear  login needed"), "{text}");
+        assert!(
+            text.ends_with("login needed: linear: it needs a login: nobody has logged in (run: goblin login linear)\n"),
+            "{text}"
+        );
+        let json = serde_json::to_string(&report).expect("a report");
+        assert!(json.contains(r#""state":"login_needed""#), "{json}");
+    }
 }

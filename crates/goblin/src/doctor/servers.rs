@@ -123,6 +123,11 @@ fn report_state(server: &ServerReport, reported: &BTreeSet<String>, findings: &m
             let cure = cure.unwrap_or_else(|| manual_check(server));
             findings.problem(&about(&server.id), what, cure);
         }
+        (CheckState::LoginNeeded, Some(reason), _) => {
+            let (what, cure) = split(reason);
+            let cure = cure.unwrap_or_else(|| format!("correct mcpServers.{}.oauth", server.id));
+            findings.problem(&about(&server.id), what, cure);
+        }
         (CheckState::Misconfigured, ..) => {
             for problem in &server.problems {
                 let cure = problem.cure.clone().unwrap_or_else(|| "correct the entry of the server".to_owned());

@@ -6,7 +6,7 @@ use goblin_admin::api::{Conflict, ServerStatus, Status};
 use goblin_telemetry::clean;
 use goblin_wire::units::{WORDS, bytes, milliseconds, span};
 
-use crate::style::{paint_if, plural};
+use crate::style::{LOGIN_NEEDED, paint_if, plural};
 use crate::table::{Column, Table};
 
 const RED: &str = "1;31";
@@ -79,11 +79,16 @@ fn overall(status: &Status) -> &str {
     if status.summary.is_empty() { &status.state } else { &status.summary }
 }
 
+/// Returns the state of a server in words.
+fn in_words(server: &ServerStatus) -> String {
+    clean(&server.state).replace('_', " ")
+}
+
 /// Counts the servers by state.
 fn server_summary(servers: &[ServerStatus]) -> String {
-    let count = |state: &str| servers.iter().filter(|server| server.state == state).count();
+    let count = |state: &str| servers.iter().filter(|server| in_words(server) == state).count();
     let enabled = servers.len() - count(DISABLED);
-    let others = ["starting", "failed", MISCONFIGURED, DISABLED].map(|state| (count(state), state));
+    let others = ["starting", "failed", LOGIN_NEEDED, MISCONFIGURED, DISABLED].map(|state| (count(state), state));
     let others = others.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!(", {count} {state}"));
     format!("{} of {enabled} ready{}", count("ready"), others.collect::<String>())
 }
@@ -94,7 +99,7 @@ fn activity_table(servers: &[ServerStatus]) -> Table {
     let (server, state) = (Column::text("SERVER"), Column::state("STATE"));
     let mut table = Table::new(&[server, state, p50, p95, calls, errors, open, restarts]);
     for server in servers {
-        let mut row = vec![clean(&server.id), clean(&server.state)];
+        let mut row = vec![clean(&server.id), in_words(server)];
         if server.state != DISABLED && server.state != MISCONFIGURED {
             let ServerStatus { calls, latency, in_flight, restarts, .. } = server;
             let time = |latency: Option<f64>| latency.map_or_else(|| "-".to_owned(), milliseconds);
@@ -133,8 +138,12 @@ fn notes(status: &Status, colourful: bool) -> String {
     };
     for server in &status.servers {
         if let Some(reason) = &server.reason {
-            let kind = if server.state == MISCONFIGURED { MISCONFIGURED } else { "failed" };
-            note(kind, RED, format!("{}: {}", clean(&server.id), clean(reason)));
+            let (kind, colour) = match in_words(server).as_str() {
+                MISCONFIGURED => (MISCONFIGURED, RED),
+                LOGIN_NEEDED => (LOGIN_NEEDED, YELLOW),
+                _ => ("failed", RED),
+            };
+            note(kind, colour, format!("{}: {}", clean(&server.id), clean(reason)));
         }
     }
     for server in status.servers.iter().filter(|server| server.stale) {
@@ -180,6 +189,26 @@ mod tests {
         };
         let off = ServerStatus { id: "off".to_owned(), state: "disabled".to_owned(), ..ServerStatus::default() };
         Status { servers: vec![busy, broken, off], uptime_seconds: 3725, ..Status::default() }
+    }
+
+    #[test]
+    fn oauth2_a_needed_login_is_counted_and_noted_with_its_command() {
+        let mut status = example();
+        status.servers.push(ServerStatus {
+            id: "linear".to_owned(),
+            state: "login_needed".to_owned(),
+            reason: Some("it needs a login: nobody has logged in (run: goblin login linear)".to_owned()),
+            ..ServerStatus::default()
+        });
+        let text = render(&status, "", Some(80), false);
+        for fragment in [
+            "1 of 3 ready, 1 failed, 1 login needed, 1 disabled",
+            "linear  login needed  ",
+            "login needed: linear: it needs a login: nobody has logged in (run: goblin login linear)\n",
+        ] {
+            assert!(text.contains(fragment), "{fragment}:\n{text}");
+        }
+        assert!(render(&status, "", None, true).contains("\x1b[1;33mlogin needed\x1b[0m: linear"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Discovery {
     /// The scopes that the challenge names, else those of the resource metadata.
     pub scopes: Vec<String>,
     /// Whether a login with a code is protected by PKCE.
-    has_pkce: bool,
+    pub has_pkce: bool,
 }
 
 /// The answer of a server to a request without a token.
@@ -175,7 +175,7 @@ fn check_issuer(fetcher: &Fetcher, issuer: &str) -> Result<(), Refusal> {
 /// The metadata of an authorization server, and whether it offers PKCE.
 struct Found {
     server: AuthorizationServer,
-    has_pkce: bool,
+    pub has_pkce: bool,
 }
 
 impl Found {

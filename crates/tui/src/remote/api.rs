@@ -8,6 +8,7 @@ use goblin_client::events::ResumePosition;
 use goblin_client::runtime::GatewayRecord;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -81,6 +82,11 @@ impl Api {
 
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         read(path, &self.client.post(path).await?)
+    }
+
+    /// Sends a request with a JSON body.
+    pub async fn post_json<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, String> {
+        read(path, &self.client.post_json(path, body).await?)
     }
 
     /// Opens an event stream after this position.

@@ -57,9 +57,12 @@ impl PendingRequest {
             Effect::Unwatch { uri } => {
                 (Method::Unsubscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: false })
             }
-            Effect::Quit | Effect::Copy { .. } | Effect::Edit { .. } | Effect::Forget { .. } | Effect::Command(_) => {
-                return None;
-            }
+            Effect::Quit
+            | Effect::Copy { .. }
+            | Effect::Edit { .. }
+            | Effect::Forget { .. }
+            | Effect::OpenBrowser { .. }
+            | Effect::Command(_) => return None,
         })
     }
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use crate::remote::api::Api;
-use crate::remote::{PERIOD, send};
+use crate::remote::{PERIOD, logins, send};
 use crate::state::message::{Feed, Interest, UiEvent};
 
 /// The number of calls that are kept.
@@ -38,6 +38,9 @@ async fn read_all(api: &Api, events: &mpsc::Sender<UiEvent>, interest: &Interest
         let path = format!("/api/logs?level=debug&server={}", utf8_percent_encode(server, NON_ALPHANUMERIC));
         let message = read(api, Feed::Logs, &path, |list: LogList| UiEvent::Logs { server: server.clone(), list });
         let _ = send(events, message.await).await;
+    }
+    if let Some(server) = &interest.login_of {
+        let _ = send(events, logins::read(api, server.clone()).await).await;
     }
     let message = match interest.panel.feed() {
         Some(feed @ Feed::Subscriptions) => {

@@ -45,6 +45,9 @@ impl State {
                 let lines = lines.iter().map(|line| format!("{} {} {}", line.time, line.source, line.text));
                 return Some(("the log".to_owned(), lines.collect::<Vec<_>>().join("\n")));
             }
+            Some(Dialog::Login(login)) => {
+                return Some(("the address of the login".to_owned(), login.url()?.to_owned()));
+            }
             _ => {}
         }
         let what = self.row()?.what;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use goblin_admin::api::{CallList, Entry, EventInfo, LogList, ServerStatus, SessionList, Status, SubscriptionList};
+use goblin_admin::login::LoginStatus;
 use goblin_admin::routes::List;
 use goblin_telemetry::clean;
 use serde_json::Value;
@@ -76,6 +77,8 @@ pub struct DashboardData {
     pub events: VecDeque<EventInfo>,
     /// The log of one server, oldest event first.
     logs: Option<(String, Vec<EventInfo>)>,
+    /// The login at one server. `None` inside if the server has none.
+    login: Option<(String, Option<LoginStatus>)>,
     /// The feeds that the last read failed for, with the reason.
     pub unreadable: BTreeMap<Feed, String>,
 }
@@ -118,6 +121,15 @@ impl DashboardData {
         let mut events = list.events;
         events.drain(..events.len().saturating_sub(MAX_LOG));
         self.logs = Some((server, events));
+    }
+
+    pub(crate) fn set_login(&mut self, server: String, status: Option<LoginStatus>) {
+        self.login = Some((server, status));
+    }
+
+    /// Returns the login at the server, if it has one and it was read.
+    pub fn login_of(&self, server: &str) -> Option<&LoginStatus> {
+        self.login.as_ref().filter(|(known, _)| known == server)?.1.as_ref()
     }
 
     /// Returns the log of the server, oldest event first. `None` if the log was not read yet.

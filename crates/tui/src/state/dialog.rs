@@ -5,6 +5,7 @@ use goblin_telemetry::clean;
 
 use crate::state::form::Form;
 use crate::state::json::pretty;
+use crate::state::login::LoginDialog;
 use crate::state::logs::LogView;
 use crate::state::message::GatewayCommand;
 use crate::state::palette::Palette;
@@ -25,6 +26,7 @@ pub enum Dialog {
     Form(Form),
     Reader(ResultDialog),
     Logs(LogView),
+    Login(LoginDialog),
     Jump(Palette),
 }
 
@@ -51,6 +53,7 @@ impl Dialog {
         match self {
             Dialog::Reader(reader) => crate::state::scroll(&mut reader.scroll, by, max),
             Dialog::Logs(view) => view.scroll(by, max),
+            Dialog::Login(login) => crate::state::scroll(&mut login.scroll, by, max),
             Dialog::Picker { .. } | Dialog::Confirm { .. } | Dialog::Form(_) | Dialog::Jump(_) => {}
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use goblin_admin::api::{CallList, EventInfo, LogList, SessionList, Status, SubscriptionList};
+use goblin_admin::login::LoginStatus;
 use goblin_admin::routes::{List, ServerAction};
 use goblin_telemetry::clean;
 
@@ -62,6 +63,8 @@ pub struct Interest {
     pub panel: Panel,
     /// The server with visible logs.
     pub logs_of: Option<String>,
+    /// The server with a visible login.
+    pub login_of: Option<String>,
 }
 
 /// An action of the user on a panel.
@@ -98,6 +101,8 @@ pub enum Action {
     Watch,
     Restart,
     Toggle,
+    LogIn,
+    LogOut,
     Reload,
     Edit,
 }
@@ -147,6 +152,21 @@ pub enum UiEvent {
     Logs {
         server: String,
         list: LogList,
+    },
+    /// The login at a server. `None` if the server has none.
+    Login {
+        server: String,
+        status: Option<LoginStatus>,
+    },
+    /// The gateway has begun a login, or could not.
+    LoginBegun {
+        server: String,
+        begun: Result<LoginStatus, String>,
+    },
+    /// The gateway has handled the address that finishes a login.
+    LoginFinished {
+        server: String,
+        finished: Result<LoginStatus, String>,
     },
     /// A feed cannot be read.
     Unreadable {
@@ -225,6 +245,10 @@ pub enum Effect {
     Unwatch {
         uri: String,
     },
+    /// Opens a page in the browser of this desktop, if there is one.
+    OpenBrowser {
+        url: String,
+    },
     Command(GatewayCommand),
 }
 
@@ -233,6 +257,13 @@ pub enum Effect {
 pub enum GatewayCommand {
     /// An action on the server with this id.
     Server(ServerAction, String),
+    LogIn(String),
+    /// Finishes a login with the address at which the browser ended.
+    FinishLogin {
+        server: String,
+        callback: String,
+    },
+    LogOut(String),
     Reload,
 }
 

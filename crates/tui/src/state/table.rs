@@ -160,15 +160,17 @@ pub(crate) fn sections(panel: Panel, input: &TableInput<'_>) -> Vec<TableSection
 /// Returns the place of a server in the list: servers that need attention come first.
 fn urgency(server: &ServerStatus) -> u8 {
     match server.state.as_str() {
-        "failed" | "misconfigured" => 0,
-        "starting" => 1,
-        "disabled" => 3,
-        _ => 2,
+        "login_needed" => 0,
+        "failed" | "misconfigured" => 1,
+        "starting" => 2,
+        "disabled" => 4,
+        _ => 3,
     }
 }
 
+/// Reports whether a server needs the user: it has failed, or it needs a login.
 pub(crate) fn has_failed(server: &ServerStatus) -> bool {
-    urgency(server) == 0
+    urgency(server) <= 1
 }
 
 /// Returns the id of a row. Clients without a session share an empty session id.

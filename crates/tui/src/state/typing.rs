@@ -11,6 +11,7 @@ impl State {
         match &mut self.dialog {
             Some(Dialog::Form(form)) => form.write(character),
             Some(Dialog::Jump(palette)) => palette.write(character),
+            Some(Dialog::Login(login)) => login.write(character),
             None if self.is_searching => {
                 self.query.push(character);
                 self.rebuild_list();
@@ -23,6 +24,7 @@ impl State {
         match &mut self.dialog {
             Some(Dialog::Form(form)) => form.erase(),
             Some(Dialog::Jump(palette)) => palette.erase(),
+            Some(Dialog::Login(login)) => login.erase(),
             None if self.is_searching => {
                 self.query.pop();
                 self.rebuild_list();
@@ -70,6 +72,7 @@ impl State {
             Some(Dialog::Picker { at }) => self.pick(at),
             Some(Dialog::Confirm { command, .. }) => return vec![Effect::Command(command)],
             Some(Dialog::Form(form)) => return self.send_form(form),
+            Some(Dialog::Login(login)) => return self.submit_login(login),
             Some(Dialog::Jump(palette)) => {
                 if let Some(target) = palette.chosen() {
                     // A filter or a search could hide the row.

@@ -15,7 +15,7 @@ use crate::state::palette::{JumpTarget, Palette};
 use crate::state::table::{Tone, state_cell};
 use crate::view::text::{fit, fit_end, pad, wrap};
 use crate::view::theme::Theme;
-use crate::view::{draw_lines, form, framed, open};
+use crate::view::{draw_lines, form, framed, login, open};
 
 /// Draws the dialog. Returns its maximum scroll position.
 pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
@@ -25,6 +25,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &S
         Dialog::Form(form) => form::draw(frame, body, form, theme),
         Dialog::Reader(reader) => draw_reader(frame, body, reader, theme),
         Dialog::Logs(view) => draw_logs(frame, body, view, state, theme),
+        Dialog::Login(login) => login::draw(frame, body, login, theme),
         Dialog::Jump(palette) => draw_palette(frame, body, palette, theme),
     }
 }

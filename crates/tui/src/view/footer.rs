@@ -24,7 +24,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Them
     let room = usize::from(area.width);
     let last: &[Hint] = match &state.dialog {
         _ if state.help.is_some() => &IN_DIALOG,
-        Some(Dialog::Form(_) | Dialog::Jump(_)) => &WHILE_WRITING,
+        Some(Dialog::Form(_) | Dialog::Jump(_) | Dialog::Login(_)) => &WHILE_WRITING,
         Some(_) => &IN_DIALOG,
         None if state.is_searching => &WHILE_WRITING,
         None => &ALWAYS,
@@ -81,9 +81,11 @@ fn panel_hints(state: &State) -> Vec<Hint> {
     if state.pane.is_some_and(|pane| pane.is_focused) {
         return vec![("j/k", "scroll"), ("y", "copy all"), ("l", "logs"), ("Esc", "back to the list")];
     }
-    let is_disabled = state.selected_server().is_some_and(|server| server.state == "disabled");
+    let has_state = |word| state.selected_server().is_some_and(|server| server.state == word);
+    let (is_disabled, needs_login) = (has_state("disabled"), has_state("login_needed"));
     let mut hints = vec![("Enter", if state.pane.is_some() { "into details" } else { "details" })];
     hints.extend_from_slice(match state.panel {
+        Panel::Overview | Panel::Servers if needs_login => &[("i", "log in"), ("l", "logs"), ("R", "restart")],
         Panel::Overview | Panel::Servers if is_disabled => &[("l", "logs"), ("D", "enable"), ("e", "edit config")],
         Panel::Overview | Panel::Servers => &[("l", "logs"), ("R", "restart"), ("D", "disable"), ("e", "edit config")],
         Panel::Tools => &[("c", "call")],
@@ -121,6 +123,10 @@ fn dialog_hints(dialog: &Dialog) -> &'static [Hint] {
         Dialog::Logs(_) => {
             &[("j/k", "scroll"), ("g/G", "first/last, follow"), ("v", "level"), ("y", "copy"), ("Esc", "close")]
         }
+        Dialog::Login(login) if login.url().is_some() => {
+            &[("Ctrl-Y", "copy the page"), ("Enter", "send the address"), ("Esc", "cancel")]
+        }
+        Dialog::Login(_) => &[("Esc", "close")],
         Dialog::Jump(_) => &[("↑↓", "choose"), ("Enter", "go there"), ("Esc", "cancel")],
     }
 }

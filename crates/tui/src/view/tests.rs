@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use goblin_admin::login::{LoginAttempt, LoginStatus};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Modifier;
 
 use super::*;
-use crate::example::{act, state, write};
+use crate::example::{act, needs_login, state, write};
+use crate::state::dialog::Dialog;
 use crate::state::message::{Action, Feed, LinkStatus, StatusMessage, UiEvent};
 
 fn buffer(state: &mut State, columns: u16, rows: u16, theme: Theme) -> Buffer {
@@ -221,6 +223,81 @@ fn use14_a_small_terminal_shows_failures_and_the_overall_state_first() {
     assert!(lines[5].contains("✗ failed") && lines[5].contains("No such file or directory"), "{frame}");
 }
 
+/// Returns a panel in which a server that needs a login is selected.
+fn without_login(panel: Panel) -> State {
+    let mut state = at(panel);
+    let status = Box::new(needs_login());
+    state.update(UiEvent::Status { at: std::time::Duration::from_secs(12), status });
+    act(&mut state, Action::First);
+    state
+}
+
+/// Returns a login that waits for the browser, with a URL of this many further characters.
+fn waiting_login(more: usize) -> State {
+    let mut state = without_login(Panel::Servers);
+    act(&mut state, Action::LogIn);
+    let url = "https://auth.linear.example/authorize?response_type=code&client_id=f3b1c7&code_challenge_method=S256\
+               &code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM&state=af0ifjsldkj\
+               &redirect_uri=http%3A%2F%2F127.0.0.1%3A41234%2Fcallback";
+    let url = format!("{url}{}", "x".repeat(more));
+    let attempt = LoginAttempt { state: "waiting".to_owned(), url, expires_in: 600, ..LoginAttempt::default() };
+    let begun = LoginStatus { login: "needed".to_owned(), attempt: Some(attempt), ..LoginStatus::default() };
+    state.update(UiEvent::LoginBegun { server: "linear".to_owned(), begun: Ok(begun) });
+    state
+}
+
+#[test]
+fn oauth2_a_needed_login_is_the_first_line_with_its_command() {
+    for panel in [Panel::Overview, Panel::Servers] {
+        let mut state = without_login(panel);
+        let frame = text(&buffer(&mut state, 80, 24, Theme::Monochrome));
+        let lines: Vec<_> = frame.lines().collect();
+        assert!(lines[0].ends_with("degraded: 2 failed, 1 without login"), "{frame}");
+        assert!(lines[4].contains("linear") && lines[4].contains("○ login needed"), "{frame}");
+        assert!(lines[4].contains("press i, or run goblin login linear"), "{frame}");
+        assert!(footer(&mut state, 80).contains("i log in"), "{frame}");
+    }
+    check_both("login-overview", without_login(Panel::Overview));
+    let mut details = without_login(Panel::Servers);
+    act(&mut details, Action::Open);
+    check_both("login-details", details);
+}
+
+#[test]
+fn oauth2_the_page_of_a_login_is_shown_whole_and_without_a_border() {
+    check_both("login", waiting_login(0));
+    let mut state = waiting_login(3000);
+    let frame = text(&buffer(&mut state, 140, 40, Theme::Monochrome));
+    let lines = frame.lines().skip_while(|line| !line.starts_with("https://"));
+    let shown: String = lines.take_while(|line| !line.is_empty()).collect();
+    let Some(Dialog::Login(login)) = &state.dialog else { panic!("{:?}", state.dialog) };
+    assert_eq!(Some(shown.as_str()), login.url());
+    let small = |state: &mut State| text(&buffer(state, 80, 24, Theme::Monochrome));
+    assert!(small(&mut state).contains("↓ more: ↓") && !small(&mut state).contains(" > "));
+    state.update(UiEvent::Go(isize::MAX));
+    assert!(small(&mut state).contains("paste the address"), "{}", small(&mut state));
+}
+
+#[test]
+fn oauth2_the_end_of_a_login_and_a_wrong_address_are_shown() {
+    let mut state = waiting_login(0);
+    write(&mut state, "http://127.0.0.1:1/callback?code=abc");
+    state.update(UiEvent::Submit);
+    let finished = Err("the address belongs to another login".to_owned());
+    state.update(UiEvent::LoginFinished { server: "linear".to_owned(), finished });
+    check("login-wrong-address", &mut state, 80, 24);
+    let mut refused = without_login(Panel::Servers);
+    act(&mut refused, Action::LogIn);
+    assert!(text(&buffer(&mut refused, 80, 24, Theme::Colour)).contains("asks for the login page"));
+    let begun = Err("auth.example registers no clients by itself".to_owned());
+    refused.update(UiEvent::LoginBegun { server: "linear".to_owned(), begun });
+    let frame = text(&buffer(&mut refused, 80, 24, Theme::Colour));
+    assert!(frame.contains("✗ auth.example registers no clients by itself"), "{frame}");
+    let mut logout = without_login(Panel::Servers);
+    act(&mut logout, Action::LogOut);
+    check("logout", &mut logout, 80, 24);
+}
+
 /// Returns the last line of a frame.
 fn footer(state: &mut State, columns: u16) -> String {
     text(&buffer(state, columns, 24, Theme::Monochrome)).lines().last().unwrap_or_default().to_owned()
@@ -295,7 +372,9 @@ fn use14_an_older_gateway_is_named_in_the_panel_that_needs_a_newer_one() {
 #[test]
 fn use14_no_size_panics_with_any_dialog() {
     for (columns, rows) in [(40, 10), (1, 1), (80, 24), (81, 25), (300, 100)] {
-        for action in [Action::Help, Action::Filter, Action::Jump, Action::Logs, Action::Call, Action::Restart] {
+        for action in
+            [Action::Help, Action::Filter, Action::Jump, Action::Logs, Action::Call, Action::Restart, Action::LogIn]
+        {
             for panel in Panel::ALL.iter().copied() {
                 let mut state = at(panel);
                 act(&mut state, Action::Open);

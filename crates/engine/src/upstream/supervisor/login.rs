@@ -9,6 +9,7 @@ use goblin_config::oauth::login_command;
 use goblin_oauth::{LoginState, ServerLogin};
 
 use crate::upstream::BackendState;
+use crate::upstream::login::BackendLogin;
 use crate::upstream::supervisor::Supervisor;
 
 /// Refreshes the tokens of the login, and reads those that other processes store.
@@ -78,7 +79,10 @@ impl Supervisor {
 
     /// Publishes that the server needs a login. The next attempt waits for it.
     pub(super) fn on_login_needed(&mut self) {
-        let reason = login_reason(self.table.context.events.server(), self.login());
+        let login = self.table.dialer.login.as_deref();
+        let server = self.table.context.events.server();
+        let is_automatic = login.is_some_and(BackendLogin::is_automatic);
+        let reason = login_reason(server, self.login().map(ServerLogin::state), is_automatic);
         let LoginMark { identity, is_needed } = self.login_mark();
         self.awaited_login = Some(if is_needed { AwaitedLogin::Usable } else { AwaitedLogin::Other(identity) });
         self.table.meter.record_failure(&reason);
@@ -89,12 +93,37 @@ impl Supervisor {
     }
 }
 
-/// Returns the reason why a server needs a login, with the command.
-pub(crate) fn login_reason(server: &str, login: Option<&ServerLogin>) -> String {
+/// Returns the reason why a server needs a login, with the command. No command helps if the gateway logs in by itself:
+/// the cause then has the cure.
+fn login_reason(server: &str, state: Option<LoginState>, is_automatic: bool) -> String {
     let command = login_command(server);
-    match login.map(ServerLogin::state) {
+    match state {
+        Some(LoginState::Needed(cause)) if is_automatic => format!("the gateway cannot log in: {cause}"),
+        _ if is_automatic => "the gateway cannot log in: the server rejects its login".to_owned(),
         Some(LoginState::Needed(cause)) => format!("it needs a login: {cause} (run: {command})"),
         Some(LoginState::LoggedIn { .. }) => format!("its login lacks a permission (run: {command})"),
         _ => format!("it needs a login (run: {command})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use goblin_oauth::LoginNeed;
+
+    use super::*;
+
+    #[test]
+    fn oauth2_the_reason_of_a_needed_login_has_the_command_unless_the_gateway_logs_in_by_itself() {
+        let needed = || Some(LoginState::Needed(LoginNeed::Never));
+        let logged_in = || Some(LoginState::LoggedIn { scopes: Vec::new() });
+        for (state, is_automatic, expected) in [
+            (needed(), false, "it needs a login: nobody has logged in (run: goblin login 'my notes')"),
+            (logged_in(), false, "its login lacks a permission (run: goblin login 'my notes')"),
+            (None, false, "it needs a login (run: goblin login 'my notes')"),
+            (needed(), true, "the gateway cannot log in: nobody has logged in"),
+            (logged_in(), true, "the gateway cannot log in: the server rejects its login"),
+        ] {
+            assert_eq!(login_reason("my notes", state, is_automatic), expected);
+        }
     }
 }

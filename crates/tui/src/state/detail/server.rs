@@ -3,6 +3,7 @@
 use goblin_admin::api::ServerStatus;
 use goblin_admin::routes::List;
 use goblin_client::units;
+use goblin_config::oauth::login_command;
 
 use crate::state::data::DashboardData;
 use crate::state::detail::{Detail, Line};
@@ -18,6 +19,7 @@ const LOG_LINES: usize = 12;
 pub(super) fn detail(server: &ServerStatus, data: &DashboardData) -> Detail {
     let mut detail = Detail::new(&server.id);
     add_state(&mut detail, server);
+    add_login(&mut detail, server, data);
     add_log(&mut detail, server, data);
     if let Some(instructions) = &server.instructions {
         detail.text("Instructions", instructions.lines().map(str::to_owned));
@@ -47,6 +49,34 @@ fn add_state(detail: &mut Detail, server: &ServerStatus) {
     detail.count("restarts", server.restarts);
     if !server.lacking.is_empty() {
         detail.toned_text("Defects", server.lacking.clone(), Tone::Warn);
+    }
+}
+
+/// Adds the account state, and the cure of a needed login.
+fn add_login(detail: &mut Detail, server: &ServerStatus, data: &DashboardData) {
+    let is_needed = server.state == "login_needed";
+    let login = data.login_of(&server.id);
+    let is_automatic = login.is_some_and(|login| login.automatic);
+    if !is_needed && login.is_none_or(|login| login.login == "none" && login.attempt.is_none()) {
+        return;
+    }
+    detail.lines.push(Line::Heading("Login".to_owned()));
+    let account = match login.map(|login| login.login.as_str()) {
+        Some("logged_in") => ("logged in", Tone::Good),
+        Some("none") => ("none", Tone::Dim),
+        _ => ("needed", Tone::Warn),
+    };
+    detail.toned("account", account.0, account.1);
+    if is_automatic {
+        detail.field("grant", "the gateway logs in by itself");
+    } else if is_needed {
+        detail.field("cure", format!("press i, or run {}", login_command(&server.id)));
+    }
+    let Some(login) = login else { return };
+    detail.toned("cause", login.reason.as_deref().unwrap_or_default(), Tone::Warn);
+    if let Some(attempt) = &login.attempt {
+        detail.field("last attempt", &attempt.state);
+        detail.toned("failure", attempt.reason.as_deref().unwrap_or_default(), Tone::Bad);
     }
 }
 

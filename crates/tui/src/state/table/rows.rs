@@ -97,6 +97,8 @@ pub(crate) fn state_cell(server: &ServerStatus) -> TableCell {
     let (symbol, tone) = match server.state.as_str() {
         "ready" => ("●", Tone::Good),
         "starting" => ("◐", Tone::Warn),
+        // Its entries are always those of an earlier connection.
+        "login_needed" => return TableCell::toned("○ login needed", Tone::Warn),
         "failed" | "misconfigured" => ("✗", Tone::Bad),
         _ => ("○", Tone::Dim),
     };
@@ -110,7 +112,19 @@ pub(crate) fn state_cell(server: &ServerStatus) -> TableCell {
 pub(super) fn failed_row(server: &ServerStatus) -> Vec<TableCell> {
     let last = server.last_error.as_ref().map(|error| error.message.as_str());
     let reason = server.reason.as_deref().or(last).unwrap_or("the gateway reports no reason");
-    vec![TableCell::text(&server.id), state_cell(server), TableCell::text(reason)]
+    let reason = if server.state == "login_needed" { login_text(reason) } else { reason.to_owned() };
+    vec![TableCell::text(&server.id), state_cell(server), TableCell::text(&reason)]
+}
+
+/// Returns the reason of a needed login behind its cure, because a narrow terminal cuts the end.
+fn login_text(reason: &str) -> String {
+    match reason.strip_suffix(')').and_then(|reason| reason.split_once(" (run: ")) {
+        Some((cause, command)) => {
+            let cause = cause.strip_prefix("it needs a login: ").unwrap_or(cause);
+            format!("press i, or run {command} ({cause})")
+        }
+        None => reason.to_owned(),
+    }
 }
 
 pub(super) fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<TableCell> {
