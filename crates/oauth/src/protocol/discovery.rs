@@ -175,7 +175,7 @@ fn check_issuer(fetcher: &Fetcher, issuer: &str) -> Result<(), Refusal> {
 /// The metadata of an authorization server, and whether it offers PKCE.
 struct Found {
     server: AuthorizationServer,
-    pub has_pkce: bool,
+    has_pkce: bool,
 }
 
 impl Found {

@@ -38,7 +38,8 @@ async fn oauth1_metadata_is_found_at_each_place() {
     // (place of the resource metadata, its resource, whether the challenge names it, path of the issuer, its metadata,
     // pages that are looked at in vain)
     let path = format!("{RESOURCE}/mcp");
-    let cases: [(&str, &str, bool, &str, String, Vec<String>); 5] = [
+    type Case<'a> = (&'a str, &'a str, bool, &'a str, String, Vec<String>);
+    let cases: [Case<'_>; 5] = [
         (&path, "/mcp", true, "", OAUTH.to_owned(), vec![]),
         (&path, "/mcp", false, "", OPENID.to_owned(), vec![OAUTH.to_owned()]),
         (RESOURCE, "", false, "/tenant1", format!("{OAUTH}/tenant1"), vec![path.clone()]),
@@ -189,7 +190,8 @@ async fn oauth1_a_probe_finds_the_challenge_of_every_kind_of_server() {
     fn opened() -> Reply {
         Reply::Full { status: 200, headers: "mcp-session-id: s1\r\n".into(), body: "{}".into() }
     }
-    let cases: [(Answer, Option<&[&str]>, &[&str]); 8] = [
+    type Case = (Answer, Option<&'static [&'static str]>, &'static [&'static str]);
+    let cases: [Case; 8] = [
         (|_| challenged(401, "Bearer scope=\"a\""), Some(&["a"]), &["POST"]),
         (|_| Reply::status(401), Some(&[]), &["POST"]),
         (|_| challenged(403, "Bearer scope=\"a\""), Some(&["a"]), &["POST"]),

@@ -88,7 +88,8 @@ async fn oauth3_an_answer_of_the_token_endpoint_says_whether_to_retry() {
         assert_eq!((error, code), (LoginError::Rejected { host, code: expected.clone(), description: None }, expected));
     }
     let object = json!({"error": "temporarily_unavailable"});
-    let cases: [(fn(&Value) -> Reply, bool); 10] = [
+    type Case = (fn(&Value) -> Reply, bool);
+    let cases: [Case; 10] = [
         (|it| Reply::json(500, it), true),
         (|it| Reply::json(503, it), true),
         (|it| Reply::json(429, it), false),
