@@ -70,7 +70,7 @@ pub(crate) async fn discover(
             None => own_metadata(fetcher, target).await?,
         },
     };
-    check_endpoints(fetcher, &found.server)?;
+    endpoints(fetcher, &found.server)?;
     let (named, supported) = resource.map(|it| (it.resource, it.scopes)).unwrap_or_default();
     let indicator = match target.options.resource {
         ResourceIndicator::Sent => Some(named.unwrap_or_else(|| canonical(&target.url))),
@@ -256,8 +256,8 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
     }
 }
 
-/// Checks each URL in the metadata of an authorization server.
-fn check_endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<(), Refusal> {
+/// Checks each URL in the metadata of an authorization server, and returns them.
+pub(crate) fn endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<Vec<String>, Refusal> {
     let endpoints = [
         ("token endpoint", Some(&server.token_endpoint)),
         ("authorization endpoint", server.authorization_endpoint.as_ref()),
@@ -265,14 +265,16 @@ fn check_endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<()
         ("revocation endpoint", server.revocation_endpoint.as_ref()),
         ("device authorization endpoint", server.device_authorization_endpoint.as_ref()),
     ];
+    let mut checked = Vec::new();
     for (name, url) in endpoints {
         let Some(url) = url else { continue };
         fetcher.check(name, url)?;
         if !is_safe_for_opener(url) {
             return Err(Refusal::Url { name, url: shown_url(url), fault: UrlFault::Shell });
         }
+        checked.push(url.clone());
     }
-    Ok(())
+    Ok(checked)
 }
 
 #[cfg(test)]
