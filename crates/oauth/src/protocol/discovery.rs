@@ -1,7 +1,8 @@
-//! Finds the authorization server of a server, and checks what both say.
+//! Finds the authorization server of a server, and checks the metadata of both.
 //!
-//! The order is that of the specification: the URL in the challenge, the well-known page of the server's path, that of its
-//! root. A server without any of them follows the version of 2025-03-26, in which it is its own authorization server.
+//! The order is that of the specification: the URL in the challenge, the well-known page of the server's path, that of
+//! its root. A server without any of them follows the version of 2025-03-26, in which it is its own authorization
+//! server.
 
 use std::net::IpAddr;
 
@@ -139,8 +140,8 @@ fn canonical(url: &Uri) -> String {
     format!("{}{}", connect::origin(url).unwrap_or_default(), url.path().trim_end_matches('/'))
 }
 
-/// Returns the issuer to ask: the configured one, or the first usable one that the server names. Returns `None` if there
-/// is neither.
+/// Returns the issuer to ask: the configured one, or the first usable one that the server names. Returns `None` if
+/// there is neither.
 fn named_issuer(
     fetcher: &Fetcher,
     target: &LoginTarget,
@@ -209,7 +210,8 @@ async fn issuer_metadata(fetcher: &Fetcher, issuer: &str) -> Result<Found, Login
     }
 }
 
-/// Returns the metadata of a server that is its own authorization server. Without any it has the endpoints of 2025-03-26.
+/// Returns the metadata of a server that is its own authorization server. The endpoints of 2025-03-26 replace missing
+/// metadata.
 async fn own_metadata(fetcher: &Fetcher, target: &LoginTarget) -> Result<Found, LoginError> {
     let origin = connect::origin(&target.url).unwrap_or_default();
     if let Some(document) = first_document(fetcher, &origin).await? {

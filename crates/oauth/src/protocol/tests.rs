@@ -1,4 +1,4 @@
-//! Servers of the tests: each answers with what its test says, byte for byte.
+//! Servers of the tests: each sends the bytes that its test names.
 
 mod discovery;
 mod hostile;

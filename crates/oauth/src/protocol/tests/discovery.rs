@@ -143,7 +143,7 @@ async fn oauth1_a_lying_server_is_refused() {
         (|it, _| it["authorization_servers"] = json!(["https://u@as.example"]), "contains a user name"),
         (|it, _| it["authorization_servers"] = json!(["https://as.example?x"]), "contains a query"),
         (|_, it| it["issuer"] = json!("https://attacker.example"), "belongs to the issuer https://attacker.example"),
-        (|_, it| it["issuer"] = json!(format!("{}/", it["issuer"].as_str().unwrap())), "says that it belongs"),
+        (|_, it| it["issuer"] = json!(format!("{}/", it["issuer"].as_str().unwrap())), "belongs to the issuer"),
         (|_, it| it["issuer"] = json!(null), "has no usable \"issuer\""),
         (|_, it| it["token_endpoint"] = json!("http://as.example/token"), "the token endpoint"),
         (|_, it| it["authorization_endpoint"] = json!("https://as.example/$(id)"), "a shell could act on"),
