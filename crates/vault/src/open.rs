@@ -12,9 +12,9 @@ use crate::key::{self, GENERATED_FILE, Key, KeyPlaces, KeySource};
 use crate::name::is_entry_file;
 use crate::{VaultError, Version, disk};
 
-const RECORD_FILE: &str = "vault.json";
+pub(crate) const RECORD_FILE: &str = "vault.json";
 const FORMAT: u64 = 1;
-const MAX_RECORD: u64 = 16 << 10;
+pub(crate) const MAX_RECORD: u64 = 16 << 10;
 
 /// An open vault: the cipher for its entries.
 #[derive(Debug)]
