@@ -221,6 +221,24 @@ async fn oauth7_a_vault_that_others_can_read_is_reported_with_the_cure() {
 }
 
 #[tokio::test]
+async fn oauth7_a_running_gateway_notices_that_the_vault_was_repaired() {
+    let config = json!({ "mcpServers": { "a": fixture_with_env("${secret:a}"), "good": fixture_server(&[]) } });
+    let home = Home::new(&config);
+    set(&home, "a", "value").await;
+    let set_mode = |mode| std::fs::set_permissions(vault(&home), PermissionsExt::from_mode(mode)).expect("own files");
+    set_mode(0o755);
+    let (_gateway, client) = home.gateway("good_echo").await;
+    let (found, reason) = state(&home, "a").await;
+    assert_eq!(found, "misconfigured");
+    assert!(reason.contains("the vault is not private") && reason.contains("chmod 700 /"), "{reason}");
+    let listed = client.call("list_servers", json!({})).await.to_string();
+    assert!(listed.contains("a secret of its entry cannot be read"), "{listed}");
+    assert!(!listed.contains("chmod"), "clients see no paths of the machine: {listed}");
+    set_mode(0o700);
+    await_env(&client, "value").await;
+}
+
+#[tokio::test]
 async fn oauth7_another_key_is_reported_with_both_sources() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_with_env("${secret:a}") } }));
     let key = home.scratch.write("mounted.key", &"0123456789abcdef".repeat(4));
