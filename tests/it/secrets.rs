@@ -251,7 +251,7 @@ async fn oauth7_another_key_is_reported_with_both_sources() {
     set(&home, "a", CANARY).await;
     let (code, stdout, _) = output(with_key(&["check", "--config", home.config()])).await;
     assert_eq!(code, Some(1), "{stdout}");
-    for part in ["the generated key file", "mounted.key", "now has another key", "unset GOBLIN_KEY_FILE"] {
+    for part in ["the generated key file", "mounted.key", "has another key", "unset GOBLIN_KEY_FILE"] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
     std::fs::remove_dir_all(vault(&home)).expect("the vault");
