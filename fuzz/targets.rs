@@ -13,9 +13,13 @@ use goblin_config::edit::Draft;
 use goblin_config::file::ConfigOrigin;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{ClientApp, ClientFile, SearchBase, translate};
+use goblin_config::secret::Secret;
 use goblin_engine::front::body;
 use goblin_oauth::{CallbackFault, LoginTarget, fuzz as oauth};
 use goblin_subscriptions::glob as subscription;
+use goblin_vault::entry::{EntryCipher, EntryFault, FORMAT};
+use goblin_vault::key::Key;
+use goblin_vault::{EntryAddress, EntryKind, EntryName, MAX_VALUE_BYTES};
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
 use goblin_wire::framing::{Frame, LineDecoder, MAX_HEAD_BYTES, SseDecoder, SseEvent};
 use goblin_wire::json::{self, Pieces, Span, Splice};
@@ -28,7 +32,7 @@ use serde_json::{Map, Value};
 type Target = fn(&[u8]);
 
 /// Every target by name. Each has a binary in `fuzz/Cargo.toml` and a directory in `fuzz/seeds`.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("envelope", envelope),
     ("json", json_spans),
     ("events", events),
@@ -41,6 +45,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("challenge", challenge),
     ("oauth_metadata", oauth_metadata),
     ("callback", callback),
+    ("entry", vault_entry),
 ];
 
 /// Parses a JSON-RPC message. A message that is rewritten with another id differs only in its id.
@@ -590,4 +595,39 @@ pub fn callback(data: &[u8]) {
         }
         Err(CallbackFault::NotACallback | CallbackFault::State | CallbackFault::Issuer) => {}
     }
+}
+
+/// Opens a file of the vault, and seals an entry. The first two bytes choose a change, the rest is a file, a key file and
+/// a text with a name and a value. A sealed entry opens to itself, and no changed file opens.
+pub fn vault_entry(data: &[u8]) {
+    let Some(([place, change], rest)) = data.split_first_chunk::<2>() else { return };
+    let key = Key::parse(b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f").expect("a key in hex");
+    let cipher = EntryCipher::new(&key);
+    let own = EntryName::new("own").expect("a short name");
+    let address = EntryAddress::new(EntryKind::Secret, &own);
+    // Nobody can write a valid entry without the key.
+    match cipher.open(&address, rest) {
+        Err(EntryFault::NewerFormat(format)) => assert!(format > FORMAT && rest.starts_with(b"GBLV")),
+        other => assert_eq!(other, Err(EntryFault::Damaged)),
+    }
+    if let Ok(other) = Key::parse(rest) {
+        assert_eq!(other, Key::parse(rest).expect("the same bytes"));
+        assert!((32..=68).contains(&rest.trim_ascii_end().len()) || rest.len() == 32);
+    }
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    let (name, value) = text.split_once('\n').unwrap_or((text, ""));
+    let Ok(name) = EntryName::new(name) else { return };
+    if value.len() > MAX_VALUE_BYTES {
+        return;
+    }
+    let (value, address) = (Secret::new(value), EntryAddress::new(EntryKind::Login, &name));
+    let mut file = cipher.seal(&address, &name, &value);
+    assert_eq!(cipher.open(&address, &file), Ok((name.clone(), value)));
+    let elsewhere = EntryAddress::new(EntryKind::Secret, &name);
+    assert_eq!(cipher.open(&elsewhere, &file), Err(EntryFault::Damaged));
+    let at = usize::from(*place) * file.len() / 256;
+    file[at] ^= change.max(&1);
+    assert!(cipher.open(&address, &file).is_err(), "byte {at} of {} was changed", file.len());
+    file.truncate(at);
+    assert!(cipher.open(&address, &file).is_err());
 }
