@@ -63,3 +63,58 @@ async fn srv2_clients_work_with_servers_of_all_versions() {
         play(version, client_version, scenes).await;
     }
 }
+
+/// The scenarios of logins that 2025-11-25 requires.
+const LOGIN_LEGACY: [Scene; 14] = [
+    ("auth/metadata-default", 1),
+    ("auth/metadata-var1", 1),
+    ("auth/metadata-var2", 1),
+    ("auth/metadata-var3", 1),
+    ("auth/basic-cimd", 1),
+    ("auth/scope-from-www-authenticate", 1),
+    ("auth/scope-from-scopes-supported", 1),
+    ("auth/scope-omitted-when-undefined", 1),
+    ("auth/scope-step-up", 1),
+    ("auth/scope-retry-limit", 1),
+    ("auth/token-endpoint-auth-basic", 1),
+    ("auth/token-endpoint-auth-post", 1),
+    ("auth/token-endpoint-auth-none", 1),
+    ("auth/pre-registration", 1),
+];
+
+/// The scenarios that 2026-07-28 requires in addition.
+const LOGIN_MODERN: [Scene; 11] = [
+    ("auth/resource-mismatch", 1),
+    ("auth/offline-access-scope", 1),
+    ("auth/offline-access-not-supported", 1),
+    ("auth/authorization-server-migration", 1),
+    ("auth/iss-supported", 1),
+    ("auth/iss-not-advertised", 1),
+    ("auth/iss-supported-missing", 1),
+    ("auth/iss-wrong-issuer", 1),
+    ("auth/iss-unexpected", 1),
+    ("auth/iss-normalized", 1),
+    ("auth/metadata-issuer-mismatch", 1),
+];
+
+/// Scenarios that no version requires.
+const LOGIN_OPTIONAL: [Scene; 2] = [("auth/client-credentials-jwt", 1), ("auth/client-credentials-basic", 1)];
+
+#[tokio::test]
+async fn oauth1_the_login_scenarios_of_2025_11_25_pass_through_the_gateway() {
+    play("2025-11-25", "2025-11-25", &LOGIN_LEGACY).await;
+}
+
+#[tokio::test]
+async fn oauth1_the_login_scenarios_of_2026_07_28_pass_through_the_gateway() {
+    let scenes = [&LOGIN_LEGACY[..], &LOGIN_MODERN].concat();
+    assert_eq!(scenes.len(), 25);
+    play("2026-07-28", "2026-07-28", &scenes).await;
+}
+
+#[tokio::test]
+async fn oauth1_oauth4_optional_login_scenarios_pass_through_the_gateway() {
+    let old = [("auth/2025-03-26-oauth-metadata-backcompat", 1), ("auth/2025-03-26-oauth-endpoint-fallback", 1)];
+    play("2025-03-26", "2025-06-18", &old).await;
+    play("2026-07-28", "2026-07-28", &LOGIN_OPTIONAL).await;
+}

@@ -80,9 +80,14 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).expect("the stream is open");
     }
 
+    /// Returns everything that was written.
+    pub fn shown(&self) -> String {
+        self.written.lock().expect("no test panics here").clone()
+    }
+
     pub async fn await_text(&self, text: &str) -> String {
         eventually(&format!("the terminal shows {text:?}"), || async {
-            let written = self.written.lock().expect("no test panics here").clone();
+            let written = self.shown();
             written.contains(text).then_some(written)
         })
         .await

@@ -9,6 +9,7 @@ mod conformance;
 mod figures;
 mod fuzz;
 mod process;
+mod soak;
 mod suite;
 mod tidy;
 mod tools;
@@ -27,6 +28,7 @@ usage: cargo xtask TASK
   tidy                   check the files themselves: hosts, paths, lengths, links, figures
   bench [ARGUMENTS...]   build for release and run goblin-bench, passing the arguments on
   attack [FILTER]        run the hostile tests against the release build and print the cost of each attack
+  soak                   run the tests of shared logins with full counts: kills and refreshes at once
   conformance [--server NAME] [--quick]
                          run the conformance suite against all SDKs directly and through the gateway, and compare
   fuzz [--seconds N] [TARGET...]
@@ -42,6 +44,7 @@ enum Task {
     Tidy,
     Bench { arguments: Vec<String> },
     Attack { filter: Option<String> },
+    Soak,
     Conformance { server: Option<String>, quick: bool },
     Fuzz { seconds: u32, targets: Vec<String> },
     Help,
@@ -74,6 +77,7 @@ fn parse(arguments: &[String]) -> Result<Task> {
         ["bench", rest @ ..] => Task::Bench { arguments: rest.iter().map(ToString::to_string).collect() },
         ["attack"] => Task::Attack { filter: None },
         ["attack", filter] => Task::Attack { filter: Some(filter.to_string()) },
+        ["soak"] => Task::Soak,
         ["conformance", options @ ..] => conformance_task(options)?,
         ["fuzz", "--seconds", seconds, targets @ ..] => match seconds.parse() {
             Ok(seconds) => Task::Fuzz { seconds, targets: targets.iter().map(ToString::to_string).collect() },
@@ -110,6 +114,7 @@ fn run(task: Task, root: &Path) -> Result<()> {
         Task::Tidy => tidy::check(root),
         Task::Bench { arguments } => bench::run(root, &arguments),
         Task::Attack { filter } => attack::run(root, filter.as_deref()),
+        Task::Soak => soak::run(root),
         Task::Conformance { server, quick } => conformance::run(root, server.as_deref(), quick),
         Task::Fuzz { seconds, targets } => fuzz::run(root, seconds, &targets),
         Task::Help => {
@@ -138,6 +143,7 @@ mod tests {
         assert_eq!(parse("fuzz --seconds many"), None);
         assert_eq!(parse("attack hostile_bytes"), Some(Task::Attack { filter: Some("hostile_bytes".to_owned()) }));
         assert_eq!(parse("attack a b"), None);
+        assert_eq!(parse("soak"), Some(Task::Soak));
         let conformance =
             |server: Option<&str>, quick| Some(Task::Conformance { server: server.map(str::to_owned), quick });
         assert_eq!(parse("conformance"), conformance(None, false));

@@ -13,6 +13,7 @@ use jsonc_parser::parse_to_ast;
 use crate::document::STRICT;
 use crate::file::{ConfigOrigin, LoadError};
 use crate::problem::Problem;
+use crate::secret::SecretLookup;
 use crate::tree::JsonTree;
 use crate::{Environment, LoadedConfig, file, parse, read, vocabulary};
 
@@ -77,6 +78,13 @@ impl Draft {
     pub(crate) fn scratch() -> Draft {
         let origin = ConfigOrigin::new("goblin.json", "/");
         Draft::of(Path::new("goblin.json"), None, origin).expect("a new file is an object")
+    }
+
+    /// Sets the lookup for `${secret:NAME}`.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: SecretLookup) -> Draft {
+        self.origin.secrets = secrets;
+        self
     }
 
     pub fn path(&self) -> &Path {

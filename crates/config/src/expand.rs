@@ -1,4 +1,4 @@
-//! Expands `${VAR}`, `${VAR:-default}`, `${env:VAR}` and `${file:/path}` in configuration values.
+//! Expands `${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${file:/path}` and `${secret:NAME}` in configuration values.
 //!
 //! An unset variable without a default is a fault. Some clients pass the literal text on and send `${TOKEN}` to a
 //! server. A bare `$VAR` is never expanded. `$${` produces a literal `${`. The expanded value is not expanded again and
@@ -7,7 +7,9 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::file::ConfigOrigin;
 use crate::problem::{Fault, quoted};
+use crate::secret::{SecretLookup, is_valid_name};
 use crate::{Environment, bounded, mask, vocabulary};
 
 /// The size limit of a `${file:}` reference. A secret is a line or a key, so a larger file is the wrong one.
@@ -82,11 +84,11 @@ impl Place {
 }
 
 /// Returns the text with every reference replaced. Returns all faults of its references otherwise. Relative file paths
-/// start at `directory`.
+/// start at the directory of `origin`.
 pub(crate) fn expand(
     text: &str,
     environment: Environment<'_>,
-    directory: &Path,
+    origin: &ConfigOrigin,
     place: Place,
 ) -> Result<String, Vec<Fault>> {
     let mut expanded = String::with_capacity(text.len());
@@ -106,7 +108,7 @@ pub(crate) fn expand(
             rest = "";
             break;
         };
-        match resolve(&reference[2..end], environment, directory, place) {
+        match resolve(&reference[2..end], environment, origin, place) {
             Ok(value) => expanded.push_str(&value),
             Err(fault) => faults.push(fault),
         }
@@ -120,10 +122,18 @@ pub(crate) fn expand(
 pub(crate) const CANNOT_READ: &str = "cannot read ";
 
 /// Returns the value of one reference, given without its braces.
-fn resolve(reference: &str, environment: Environment<'_>, directory: &Path, place: Place) -> Result<String, Fault> {
+fn resolve(
+    reference: &str,
+    environment: Environment<'_>,
+    origin: &ConfigOrigin,
+    place: Place,
+) -> Result<String, Fault> {
     if let Some(path) = reference.strip_prefix("file:") {
-        return read_file(&directory.join(path))
+        return read_file(&origin.directory.join(path))
             .map_err(|reason| Fault::new(format!("{CANNOT_READ}{}: {reason}", quoted(path))).outside());
+    }
+    if let Some(name) = reference.strip_prefix("secret:") {
+        return find_secret(name, &origin.secrets);
     }
     if reference.starts_with("input:") {
         let fault = Fault::new(format!("{} prompts the user, which a gateway cannot do", quoted(reference)));
@@ -156,6 +166,24 @@ fn resolve(reference: &str, environment: Environment<'_>, directory: &Path, plac
     }
 }
 
+/// Returns a secret of the vault. A disk that does not respond is reported after a time.
+fn find_secret(name: &str, secrets: &SecretLookup) -> Result<String, Fault> {
+    if !is_valid_name(name) {
+        let fault = Fault::new(format!("{} is not the name of a secret", quoted(name)));
+        return Err(fault.cure("use at most 128 letters, digits, \"_\", \".\" and \"-\""));
+    }
+    let (secrets, requested) = (secrets.clone(), name.to_owned());
+    let found = bounded::in_time(move || secrets.find(&requested)).map_err(|error| error.to_string());
+    match found.and_then(|found| found) {
+        Ok(Some(secret)) => Ok(secret.expose().to_owned()),
+        Ok(None) => {
+            let fault = Fault::new(format!("secret {name} is not in the vault")).outside();
+            Err(fault.cure(format!("set it: goblin secret set {name}")))
+        }
+        Err(reason) => Err(Fault::new(format!("{CANNOT_READ}the secret {name}: {reason}")).outside()),
+    }
+}
+
 pub(crate) fn is_variable_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
@@ -170,9 +198,9 @@ fn read_file(path: &Path) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::{Place, expand};
+    use crate::file::ConfigOrigin;
+    use crate::secret::{Secret, SecretLookup};
 
     fn environment(name: &str) -> Option<String> {
         match name {
@@ -184,7 +212,13 @@ mod tests {
     }
 
     fn check(text: &str, expected: Result<&str, &str>) {
-        let found = expand(text, &environment, Path::new("/nowhere"), Place::Open)
+        let secrets = SecretLookup::new(|name| match name {
+            "github.TOKEN" => Ok(Some(Secret::new("${TOKEN} ${secret:github.TOKEN}"))),
+            "broken" => Err("the vault is not private (chmod 700 /v)".to_owned()),
+            _ => Ok(None),
+        });
+        let origin = ConfigOrigin { secrets, ..ConfigOrigin::new("goblin.json", "/nowhere") };
+        let found = expand(text, &environment, &origin, Place::Open)
             .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned), "{text}");
     }
@@ -230,14 +264,47 @@ mod tests {
     }
 
     #[test]
+    fn oauth7_a_secret_expands_once_and_an_unknown_one_has_a_cure() {
+        check("Bearer ${secret:github.TOKEN}", Ok("Bearer ${TOKEN} ${secret:github.TOKEN}"));
+        check("$${secret:absent}", Ok("${secret:absent}"));
+        for (text, expected) in [
+            ("${secret:absent}", "secret absent is not in the vault, set it: goblin secret set absent"),
+            ("${secret:broken}", "cannot read the secret broken: the vault is not private (chmod 700 /v)"),
+            (
+                "${secret:a b}",
+                "\"a b\" is not the name of a secret, use at most 128 letters, digits, \"_\", \".\" and \"-\"",
+            ),
+            (
+                "${secret:a:-b}",
+                "\"a:-b\" is not the name of a secret, use at most 128 letters, digits, \"_\", \".\" and \"-\"",
+            ),
+        ] {
+            check(text, Err(expected));
+        }
+        let origin = ConfigOrigin::new("goblin.json", "/nowhere");
+        let faults = expand("${secret:a}", &environment, &origin, Place::Secret).unwrap_err();
+        assert_eq!(faults[0].to_string(), "cannot read the secret a: there is no vault (set XDG_STATE_HOME or HOME)");
+        assert!(faults[0].is_outside());
+    }
+
+    #[test]
+    fn oauth7_a_text_without_secrets_does_not_look_up_any() {
+        let secrets = SecretLookup::new(|name| panic!("{name} was looked up"));
+        let origin = ConfigOrigin { secrets, ..ConfigOrigin::new("goblin.json", "/nowhere") };
+        let expanded = expand("${TOKEN} $${secret:a}", &environment, &origin, Place::Open);
+        assert_eq!(expanded.ok().as_deref(), Some("s3cret ${secret:a}"));
+    }
+
+    #[test]
     fn a_file_reference_expands_without_the_last_line_end() {
         let directory = std::env::temp_dir().join(format!("goblin-expand-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("key"), "s3cret\r\n").unwrap();
         std::fs::write(directory.join("large"), vec![b'x'; 70_000]).unwrap();
         std::fs::write(directory.join("binary"), [0xff, 0xfe]).unwrap();
+        let origin = ConfigOrigin::new("goblin.json", &directory);
         let expand =
-            |text: &str| expand(text, &environment, &directory, Place::Open).map_err(|faults| faults[0].to_string());
+            |text: &str| expand(text, &environment, &origin, Place::Open).map_err(|faults| faults[0].to_string());
         assert_eq!(expand("Bearer ${file:key}").as_deref(), Ok("Bearer s3cret"));
         let absolute = format!("${{file:{}}}", directory.join("key").display());
         assert_eq!(expand(&absolute).as_deref(), Ok("s3cret"));

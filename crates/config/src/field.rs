@@ -198,7 +198,7 @@ impl<'a> Field<'a> {
         let context = self.context;
         let text = self.text()?;
         let place = Place::of(&self.path, text);
-        match expand(text, &|name| context.look_up(name), &context.origin.directory, place) {
+        match expand(text, &|name| context.look_up(name), context.origin, place) {
             Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not contain a NUL character"))),
             Ok(text) => Some(text),
             Err(faults) => {
@@ -296,7 +296,7 @@ impl<'a> Field<'a> {
         let literal = matches!(self.value, Value::StringLit(literal) if !literal.value.contains("${"));
         if literal && self.context.origin.is_world_readable() {
             let fault = Fault::new("every user can read this file, and it contains a secret")
-                .cure(format!("write ${{VAR}} instead, or {}", self.context.origin.chmod("o-r")));
+                .cure(format!("write ${{VAR}} or ${{secret:NAME}} instead, or {}", self.context.origin.chmod("o-r")));
             self.warning(fault);
         }
     }

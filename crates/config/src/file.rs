@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use crate::bounded::{self, ReadError};
 use crate::problem::{Fault, ProblemCollector, Problems};
+use crate::secret::SecretLookup;
 use crate::trust::{self, UntrustedPath};
 use crate::{Config, Environment, Files, Namespacing, Server, ServerId, Transport};
 
@@ -26,12 +27,15 @@ pub struct ConfigOrigin {
     pub mode: Option<u32>,
     /// The reason to distrust the file, if any.
     pub untrusted: Option<UntrustedPath>,
+    /// The lookup for `${secret:NAME}`.
+    pub secrets: SecretLookup,
 }
 
 impl ConfigOrigin {
     /// Returns the origin of a text that is not from a file. Its permissions are not checked.
     pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> ConfigOrigin {
-        ConfigOrigin { file: file.into(), directory: directory.into(), mode: None, untrusted: None }
+        let (file, directory) = (file.into(), directory.into());
+        ConfigOrigin { file, directory, mode: None, untrusted: None, secrets: SecretLookup::default() }
     }
 
     /// Returns the origin of a file that does not exist yet and will have this mode.
@@ -91,7 +95,8 @@ pub fn read(path: &Path) -> Result<(String, ConfigOrigin), LoadError> {
         Ok((bytes, mode, trust::examine(&requested)?, directory(&requested)?))
     });
     let (bytes, mode, untrusted, directory) = read.and_then(|read| read).map_err(|error: ReadError| error.of(path))?;
-    let origin = ConfigOrigin { file: path.display().to_string(), directory, mode: Some(mode), untrusted };
+    let origin = ConfigOrigin::new(path.display().to_string(), directory);
+    let origin = ConfigOrigin { mode: Some(mode), untrusted, ..origin };
     match String::from_utf8(bytes) {
         Ok(text) => Ok((text, origin)),
         Err(error) => Err(LoadError::Problems(not_utf8(&error, &origin))),

@@ -5,7 +5,7 @@
 //!
 //! Nothing here starts, opens or watches anything. `diff` computes what a new configuration changes, and the
 //! application carries it out. The caller passes in the environment. The only I/O is reading the file itself and the
-//! files that `${file:/path}` names.
+//! files that `${file:/path}` names. The caller also passes in the lookup for `${secret:NAME}`.
 //!
 //! Invariant: a value of these types has been checked. Programs are not empty, URLs parse, header values can be sent,
 //! and durations can be added to an instant. Values that may be secret are [`Secret`] and never reach logs.
@@ -54,7 +54,7 @@ pub mod schema;
 pub mod secret;
 pub mod target;
 pub mod tree;
-mod trust;
+pub mod trust;
 pub mod uri_filter;
 pub mod visible;
 

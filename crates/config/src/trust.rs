@@ -1,7 +1,8 @@
-//! Checks that only the user and root can change the configuration file.
+//! Checks that only the user and root can change a file: the configuration, or a file of the vault.
 //!
-//! An attacker with write access to the file, or to its path, runs commands as the user. The file and every directory
-//! and symbolic link on its path must therefore belong to the user or to root. Others must not be able to write them.
+//! An attacker with write access to the configuration, or to its path, runs commands as the user. The file and every
+//! directory and symbolic link on its path must therefore belong to the user or to root. Others must not be able to
+//! write them.
 //!
 //! Three cases are exempt: a sticky directory, a read-only mount, and a group with no other member than the user. Others
 //! cannot replace the user's files in a sticky directory. [`check_node`] decides and is pure, [`examine`] accesses the disk.
@@ -91,7 +92,7 @@ fn check_node(node: &PathNode, user: &User) -> Option<Flaw> {
 
 /// Returns the first flaw on the path to the file. The file may not exist yet. Returns an error if the path cannot be
 /// examined.
-pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
+pub fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
     let user = User::current();
     let mut here = PathBuf::from("/");
     let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
@@ -184,11 +185,17 @@ fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
 
 impl UntrustedPath {
     pub(crate) fn fault(&self) -> Fault {
+        let (flaw, cure) = self.flaw_and_cure();
+        Fault::new(format!("the file names commands to run and {flaw}")).cure(cure)
+    }
+
+    /// Returns the flaw and the commands that cure it. The flaw names a directory or link, but not the file itself.
+    pub fn flaw_and_cure(&self) -> (String, String) {
         let (place, uid) = (self.path.display(), self.uid);
         let quoted = shell_path(&self.path.display().to_string());
         let write = format!("chmod go-w {quoted}");
         let chown = format!("or as root: chown {uid} {quoted}");
-        let (flaw, cure) = match (self.kind, self.flaw) {
+        match (self.kind, self.flaw) {
             (NodeKind::File, Flaw::Mode(mode)) => (format!("others can change it (mode {mode:03o})"), write),
             (_, Flaw::Mode(mode)) => (format!("others can write {place} (mode {mode:03o})"), write),
             (NodeKind::File, Flaw::Owner(owner)) => {
@@ -201,13 +208,12 @@ impl UntrustedPath {
                 let cure = format!("name the file itself, or as root: chown -h {uid} {quoted}");
                 (format!("the link {place} belongs to user {owner}"), cure)
             }
-        };
-        Fault::new(format!("the file names commands to run and {flaw}")).cure(cure)
+        }
     }
 }
 
 /// Returns a path as an argument for a shell command, quoted if necessary.
-pub(crate) fn shell_path(path: &str) -> String {
+pub fn shell_path(path: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "/._-".contains(character);
     if path.chars().all(plain) && !path.starts_with('-') {
         path.to_owned()

@@ -18,7 +18,7 @@ use crate::load::ConfigError;
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{
-    check, control, doctor, edit, generate, history, login, prompts, resources, schema, serve, status, stdio,
+    check, control, doctor, edit, generate, history, login, prompts, resources, schema, secret, serve, status, stdio,
     subscriptions, tools, watch,
 };
 
@@ -128,6 +128,9 @@ pub(crate) enum Command {
     Login(login::Login),
     /// Revoke and forget the login at a server
     Logout(login::Logout),
+    /// Set, list and remove secrets in the encrypted vault
+    #[command(long_about = secret::LONG_ABOUT)]
+    Secret(secret::Secrets),
     /// List the subscriptions of a running gateway
     Subscriptions(subscriptions::Subscriptions),
     /// List, search, describe and call tools
@@ -171,6 +174,7 @@ impl Cli {
             Command::Disable(arguments) => control::run(ServerAction::Disable, arguments).await,
             Command::Login(arguments) => login::log_in(arguments).await,
             Command::Logout(arguments) => login::log_out(arguments).await,
+            Command::Secret(arguments) => secret::run(arguments).await,
             Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
             Command::Tools(arguments) => tools::run(arguments).await,
             Command::Resources(arguments) => resources::run(arguments).await,

@@ -21,6 +21,7 @@ use crate::catalog::complete;
 use crate::cli::{CliError, ConfigArgs};
 use crate::loops::{self, EntryTarget};
 use crate::style::{print, warn, width, wrap};
+use crate::vault::UsedSecrets;
 
 #[derive(Debug, Args)]
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \
@@ -145,7 +146,8 @@ fn try_remove(arguments: &Remove) -> Result<String, String> {
 
 fn open(source: &ConfigArgs) -> Result<Draft, String> {
     let path = file::target(source.config.as_deref(), &environment).map_err(|error| error.to_string())?;
-    Draft::open(&path).map_err(|error| error.to_string())
+    let draft = Draft::open(&path).map_err(|error| error.to_string())?;
+    Ok(draft.with_secrets(UsedSecrets::default().lookup()))
 }
 
 /// Checks and writes the file. Problems outside of the file, such as unset variables, are only warnings.

@@ -1,4 +1,4 @@
-//! Reads the configuration again while the gateway runs: after its file changed, and on SIGHUP. A gateway with a terminal
+//! Reads the configuration again while the gateway runs: after its file or one of its secrets changed, and on SIGHUP. A gateway with a terminal
 //! does not reload on SIGHUP, because the signal then means that the terminal was closed.
 //!
 //! The task checks the file once per second instead of using a file system watch. A watch misses a file that is
@@ -21,7 +21,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::live_lines;
-use crate::load::{self, ConfigLocation, RawConfig};
+use crate::load::{self, ConfigLocation};
+use crate::vault::UsedSecrets;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -46,13 +47,20 @@ pub(crate) type ConfigOverride = Arc<dyn Fn(&mut Config) + Send + Sync>;
 pub(crate) fn follow(
     flag: Option<&Path>,
     from: &ConfigLocation,
+    secrets: UsedSecrets,
     apply_flags: ConfigOverride,
     record: SharedRecord,
     output: Output,
 ) -> Result<(ConfigSource, FollowTask)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
-    let read = Arc::new(move || read(flag.as_deref(), &apply_flags, &record, output));
+    let used = secrets.clone();
+    let read = Arc::new(move || {
+        let newer = UsedSecrets::default();
+        let read = read(flag.as_deref(), &newer, &apply_flags, &record, output);
+        used.replace(&newer);
+        read
+    });
     let hangup = match output {
         Output::Unattended => Some(signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?),
         Output::Terminal { .. } => None,
@@ -61,7 +69,7 @@ pub(crate) fn follow(
         ConfigLocation::File(path) => Some(path.clone()),
         ConfigLocation::Directory(_) => None,
     };
-    let following = worker::spawn(watch(path, hangup, Arc::clone(&changed)));
+    let following = worker::spawn(watch(path, secrets, hangup, Arc::clone(&changed)));
     Ok((ConfigSource { read, changed }, FollowTask(following)))
 }
 
@@ -76,11 +84,13 @@ impl Drop for FollowTask {
 
 fn read(
     flag: Option<&Path>,
+    secrets: &UsedSecrets,
     apply_flags: &ConfigOverride,
     record: &SharedRecord,
     output: Output,
 ) -> Result<NewConfig, String> {
-    let mut given = load::find(flag).and_then(RawConfig::parse).map_err(|error| error.to_string())?;
+    let mut given =
+        load::find(flag).and_then(|found| found.parse_with(secrets.clone())).map_err(|error| error.to_string())?;
     apply_flags(&mut given.config);
     let record = Arc::clone(record);
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
@@ -122,11 +132,13 @@ pub(crate) async fn next(signal: &mut Option<Signal>) -> Option<()> {
     }
 }
 
-/// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check. A file that is
-/// read because of a signal causes no second notification.
-async fn watch(path: Option<PathBuf>, mut hangup: Option<Signal>, changed: Arc<Notify>) {
+/// Notifies `changed` on SIGHUP, after a secret changed, and after the file changed and then stayed the same for one more
+/// check. A file that is read because of a signal causes no second notification.
+async fn watch(path: Option<PathBuf>, secrets: UsedSecrets, mut hangup: Option<Signal>, changed: Arc<Notify>) {
     let mut reported = path.as_deref().and_then(FileStamp::at);
     let mut before = reported;
+    // The versions of the secrets that the last notification was for.
+    let mut reported_secrets = None;
     loop {
         let is_signalled = tokio::select! {
             signal = next(&mut hangup) => match signal {
@@ -137,14 +149,15 @@ async fn watch(path: Option<PathBuf>, mut hangup: Option<Signal>, changed: Arc<N
         };
         // A disk that does not respond must block only this task. The stamp is older than the text that is read after
         // the notification, so no later change is missed.
-        let now = match path.clone() {
-            Some(path) => tokio::task::spawn_blocking(move || FileStamp::at(&path)).await.unwrap_or(before),
-            None => None,
-        };
-        if is_signalled || now != reported && now == before {
+        let (path, secrets) = (path.clone(), secrets.clone());
+        let examine = move || (path.as_deref().and_then(FileStamp::at), secrets.changed());
+        let (now, changed_secrets) = tokio::task::spawn_blocking(examine).await.unwrap_or((before, None));
+        let is_secret_changed = changed_secrets.is_some() && changed_secrets != reported_secrets;
+        if is_signalled || is_secret_changed || now != reported && now == before {
             reported = now;
             changed.notify_one();
         }
+        reported_secrets = changed_secrets;
         before = now;
     }
 }

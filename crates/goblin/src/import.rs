@@ -26,6 +26,7 @@ use crate::cli::{CliError, ConfigArgs as Target};
 use crate::import::report::ImportPlan;
 use crate::loops::{self, EntryTarget};
 use crate::style::{print, print_json, width};
+use crate::vault::UsedSecrets;
 
 /// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;
@@ -78,6 +79,7 @@ impl Import {
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
+        let draft = draft.with_secrets(UsedSecrets::default().lookup());
         let (gateways, directory) = (loops::known(&draft), &draft.origin().directory);
         let lead = |entry: &JsonTree| gateways.lead(&EntryTarget::of_entry(entry, directory));
         let merged = merge(found, &draft.servers(), lead);

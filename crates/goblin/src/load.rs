@@ -13,6 +13,7 @@ use goblin_config::file::{self, ConfigOrigin, ConfigSearch, LoadError};
 use goblin_config::problem::Problem;
 
 use crate::style::{plural, warn};
+use crate::vault::UsedSecrets;
 
 /// A valid configuration and its origin.
 pub(crate) struct SourcedConfig {
@@ -21,6 +22,7 @@ pub(crate) struct SourcedConfig {
     pub warnings: Vec<Problem>,
     pub identity: Identity,
     pub variables: Variables,
+    pub secrets: UsedSecrets,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +78,11 @@ impl RawConfig {
     }
 
     pub(crate) fn parse(self) -> Result<SourcedConfig, ConfigError> {
+        self.parse_with(UsedSecrets::default())
+    }
+
+    /// Parses the configuration and records the secrets that it uses, also if it is not valid.
+    pub(crate) fn parse_with(self, secrets: UsedSecrets) -> Result<SourcedConfig, ConfigError> {
         let identity = self.identity();
         match self {
             RawConfig::Directory(directory) => Ok(SourcedConfig {
@@ -84,6 +91,7 @@ impl RawConfig {
                 warnings: Vec::new(),
                 identity,
                 variables: Variables::new(),
+                secrets,
             }),
             RawConfig::File { path, text, origin } => {
                 let looked_up = RefCell::new(Variables::new());
@@ -92,13 +100,20 @@ impl RawConfig {
                     looked_up.borrow_mut().insert(name.to_owned(), value.clone());
                     value
                 };
-                match goblin_config::parse(&text, &origin, &note) {
+                let origin = ConfigOrigin { secrets: secrets.lookup(), ..origin };
+                let parsed = goblin_config::parse(&text, &origin, &note);
+                if !secrets.is_empty() {
+                    // Two programs with different state directories have different secrets.
+                    note("XDG_STATE_HOME");
+                }
+                match parsed {
                     Ok(loaded) => Ok(SourcedConfig {
                         config: loaded.config,
                         from: ConfigLocation::File(path),
                         warnings: loaded.warnings,
                         identity,
                         variables: looked_up.into_inner(),
+                        secrets,
                     }),
                     Err(problems) => Err(ConfigError::File { path, problem: problems.into() }),
                 }

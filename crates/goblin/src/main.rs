@@ -24,6 +24,7 @@ mod progress;
 mod prompts;
 mod resources;
 mod schema;
+mod secret;
 mod serve;
 mod start_lines;
 mod status;
@@ -34,6 +35,7 @@ mod table;
 mod tools;
 #[cfg(feature = "tui")]
 mod top;
+mod vault;
 mod watch;
 
 use std::ffi::OsString;

@@ -108,8 +108,9 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         None => given.config.admin.enabled.then(|| addresses.admin.clone()),
     };
     let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given, &lineage)?;
-    let (source, _following) =
-        follow::follow(arguments.source.config.as_deref(), &given.from, apply_flags, Arc::clone(&record), output)?;
+    let flag = arguments.source.config.as_deref();
+    let secrets = given.secrets.clone();
+    let (source, _following) = follow::follow(flag, &given.from, secrets, apply_flags, Arc::clone(&record), output)?;
     let listeners = GatewayListeners { clients, operators, permit };
     #[cfg(feature = "tui")]
     if arguments.tui {

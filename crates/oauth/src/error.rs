@@ -51,11 +51,77 @@ pub struct FetchError {
     pub is_sent: bool,
 }
 
-/// The reason why the gateway does not trust what a server says.
+/// The reason why the gateway does not trust what a server says. All URLs are masked, cleaned and cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{0}")]
-    Placeholder(String),
+    #[error("the {name} {url} is not usable: {fault}")]
+    Url { name: &'static str, url: String, fault: UrlFault },
+    #[error("{url} redirects to {to} (a redirect may only lead to another page of the same site, at most three times)")]
+    Redirect { url: String, to: String },
+    #[error("{url} has no usable \"{member}\": it {fault} (the operator of that server must correct its metadata)")]
+    Metadata { url: String, member: &'static str, fault: &'static str },
+    #[error(
+        "the metadata of the server is for {resource}, and the configured URL is {url} (configure the URL that the \
+         operator of the server names)"
+    )]
+    Resource { resource: String, url: String },
+    #[error(
+        "{url} says that it belongs to the issuer {found}, but the issuer {expected} was asked (the operator of that \
+         server must correct its metadata)"
+    )]
+    Issuer { url: String, found: String, expected: String },
+    #[error(
+        "the server names {named} as its authorization servers, and \"oauth.issuer\" is {issuer} (correct \"issuer\" at the \
+         server)"
+    )]
+    IssuerNotNamed { issuer: String, named: String },
+    #[error(
+        "the server names the authorization server {named}, and the last login was at {known} (if that is right, set \
+         \"oauth\": {{\"issuer\": …}} at the server)"
+    )]
+    IssuerChanged { known: String, named: String },
+    #[error(
+        "{issuer} has no page with metadata (set \"oauth\": {{\"authServerMetadataUrl\": …}} at the server if it is elsewhere)"
+    )]
+    NoMetadata { issuer: String },
+    #[error("{host} does not offer PKCE with S256, so a login there is not safe (its operator must enable it)")]
+    NoChallengeMethod { host: String },
+    #[error("{host} has no {name}, which this kind of login needs")]
+    NoEndpoint { host: String, name: &'static str },
+    #[error(
+        "{host} registered a client that is not usable: {fault} (set \"oauth\": {{\"clientId\": …}} at the server)"
+    )]
+    Registration { host: String, fault: &'static str },
+    #[error("the answer of {host} is not usable: {fault}")]
+    Answer { host: String, fault: &'static str },
+}
+
+/// The reason why a URL that a server names is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlFault {
+    #[error("it must look like https://host/path")]
+    Form,
+    #[error("it must begin with https:// (http:// is only for servers on this machine that name each other)")]
+    Scheme,
+    #[error("it contains a user name")]
+    User,
+    #[error("it contains a fragment (#)")]
+    Fragment,
+    #[error("it contains a query (?)")]
+    Query,
+    #[error("it contains a character that must not be in a URL")]
+    Characters,
+    #[error("its host is a number in an unusual form")]
+    Host,
+    #[error("it is too long")]
+    Length,
+    #[error(
+        "its address is more private than the server that names it (only a server in the same network may name such an \
+         address)"
+    )]
+    Private,
+    #[error("it contains a character that a shell could act on")]
+    Shell,
 }
 
 /// The reason why the address to which the browser returned is not usable.

@@ -13,7 +13,7 @@ use goblin_client::connect::ProxyEnvironment;
 use goblin_config::oauth::OAuthOptions;
 use http::Uri;
 
-pub use error::{CallbackFault, FetchError, LoginError, Refusal};
+pub use error::{CallbackFault, FetchError, LoginError, Refusal, UrlFault};
 pub use login::attempt::{BrowserLogin, DeviceLogin};
 pub use login::{LoginNeed, LoginState, LogoutOutcome, ServerLogin};
 pub use protocol::browser::open_browser;

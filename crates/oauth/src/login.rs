@@ -1,24 +1,83 @@
-//! The login at one server.
+//! The login at one server: the tokens in force, and the state that the rest of the gateway sees.
+//!
+//! A [`ServerLogin`] owns the credential of one server. Requests read its header without a lock. Persons replace the
+//! credential through [`attempt`], the gateway through [`refresh`], and other processes through the vault, which
+//! [`ServerLogin::keep`] watches.
+//!
+//! Invariant: a token is in the vault before a request carries it, unless the vault cannot be written. A login without
+//! a person is not stored, because the gateway can repeat it.
 
 pub(crate) mod attempt;
+mod machine;
+mod prepare;
+mod refresh;
+mod storage;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
+use arc_swap::ArcSwapOption;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use goblin_client::authorization::Authorization;
-use goblin_telemetry::Observe;
-use goblin_vault::Vault;
+use goblin_config::oauth::Grant;
+use goblin_telemetry::{Event, Observe};
+use goblin_vault::{EntryLock, EntryName, Vault, Version};
 use http::{HeaderMap, HeaderValue};
-use tokio::sync::watch;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, watch};
 
 use crate::LoginTarget;
 use crate::error::LoginError;
 use crate::login::attempt::{BrowserLogin, DeviceLogin};
+use crate::login::prepare::Demand;
+use crate::login::refresh::Failures;
+use crate::login::storage::StoredLogin;
+use crate::protocol::challenge::Challenge;
+use crate::protocol::fetch::Fetcher;
+
+/// The interval at which the entry of the vault is compared with the login in force.
+const WATCH_INTERVAL: Duration = Duration::from_millis(400);
+/// The longest wait of a stopping gateway for a refresh. It exceeds the timeout of a token request.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(65);
+/// The pause after which a rejected login is tried again, because a server may reject tokens for some time.
+const REJECTED_PAUSE: Duration = Duration::from_secs(300);
+/// The same pause for a login without a person. Nobody else can help there.
+const MACHINE_PAUSE: Duration = Duration::from_secs(30);
 
 /// The login at one server.
-pub struct ServerLogin;
+pub struct ServerLogin {
+    this: Weak<ServerLogin>,
+    target: LoginTarget,
+    vault: Arc<Vault>,
+    observe: Arc<Observe>,
+    /// The name of the login in the vault. `None` if the name of the server is too long for one.
+    entry: Option<EntryName>,
+    credential: ArcSwapOption<Credential>,
+    /// The version of the vault's entry that was read or written last.
+    seen: Mutex<Version>,
+    state: watch::Sender<LoginState>,
+    /// What the server demanded last.
+    demand: Mutex<Demand>,
+    failures: Mutex<Failures>,
+    /// Held while tokens are requested or removed.
+    refreshing: Arc<Semaphore>,
+    /// Whether the next request wakes [`ServerLogin::keep`], because the tokens are due.
+    is_due: AtomicBool,
+    wake: Notify,
+}
+
+/// The tokens in force.
+pub(crate) struct Credential {
+    pub stored: StoredLogin,
+    /// `None` if the authorization server has ended the login.
+    pub header: Option<HeaderValue>,
+    /// Whether the vault lacks these tokens, because it could not be written.
+    pub is_unsaved: bool,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginState {
@@ -35,8 +94,14 @@ pub enum LoginState {
 pub enum LoginNeed {
     #[error("nobody has logged in")]
     Never,
-    #[error("{0}")]
-    Placeholder(String),
+    #[error("the server rejects the token of the login")]
+    Rejected,
+    #[error("the login has ended: {0}")]
+    Ended(String),
+    #[error("the tokens cannot be refreshed: {0}")]
+    Client(String),
+    #[error("the stored login cannot be read: {0}")]
+    Unreadable(String),
 }
 
 /// What a logout did.
@@ -44,68 +109,243 @@ pub enum LoginNeed {
 pub struct LogoutOutcome {
     pub was_logged_in: bool,
     pub revoked: bool,
+    /// The reason why the tokens are not revoked.
     pub reason: Option<String>,
 }
 
 /// Excludes other processes from a prompt for the same login, until it is dropped.
-pub struct LoginTurn;
+pub struct LoginTurn {
+    _lock: EntryLock,
+}
 
 impl ServerLogin {
-    pub fn new(_target: LoginTarget, _vault: Arc<Vault>, _observe: Arc<Observe>) -> Arc<ServerLogin> {
-        todo!()
+    pub fn new(target: LoginTarget, vault: Arc<Vault>, observe: Arc<Observe>) -> Arc<ServerLogin> {
+        Arc::new_cyclic(|this| ServerLogin {
+            this: Weak::clone(this),
+            entry: storage::entry_name(&target),
+            target,
+            vault,
+            observe,
+            credential: ArcSwapOption::empty(),
+            seen: Mutex::default(),
+            state: watch::Sender::new(LoginState::NoLogin),
+            demand: Mutex::default(),
+            failures: Mutex::default(),
+            refreshing: Arc::new(Semaphore::new(1)),
+            is_due: AtomicBool::new(false),
+            wake: Notify::new(),
+        })
     }
+
     pub fn state(&self) -> LoginState {
-        todo!()
+        self.state.borrow().clone()
     }
+
+    /// Returns a receiver that is notified of each change of the state or the account.
     pub fn changes(&self) -> watch::Receiver<LoginState> {
-        todo!()
+        self.state.subscribe()
     }
-    /// Identifies the account in force: changes when another login replaces it, stays when tokens are refreshed or rejected. `None` without a credential.
+
+    /// Identifies the account in force. It changes when another login replaces this one, and stays when tokens are
+    /// refreshed or rejected. Returns `None` without a login.
     pub fn identity(&self) -> Option<String> {
-        todo!()
+        self.credential.load().as_ref().map(|credential| credential.stored.id.clone())
     }
+
     /// Reads the stored login.
     pub async fn load(&self) {
-        todo!()
+        if self.is_automatic() {
+            return;
+        }
+        if let Err(reason) = self.read_entry().await {
+            self.observe.emit(&Event::LoginNotStored { server: &self.target.name, reason: &reason });
+        }
     }
+
     /// Refreshes the tokens when they are due, and reads what other processes store. Never returns.
     pub async fn keep(&self) -> Infallible {
-        todo!()
+        let mut changes = self.state.subscribe();
+        loop {
+            if matches!(*changes.borrow_and_update(), LoginState::NoLogin) {
+                // The sender lives as long as this login.
+                let _ = changes.wait_for(|state| !matches!(state, LoginState::NoLogin)).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(WATCH_INTERVAL) => {}
+                () = self.wake.notified() => self.refresh_due().await,
+            }
+            self.check().await;
+        }
     }
+
+    /// Does what is due: reads a changed entry, repeats a failed write, and refreshes tokens that nobody uses.
+    async fn check(&self) {
+        self.retry_rejected();
+        if !self.is_automatic() && self.is_entry_changed().await {
+            self.load().await;
+        }
+        let Some(credential) = self.credential.load_full() else { return };
+        if credential.is_unsaved {
+            self.save_again(&credential).await;
+        }
+        let now = SystemTime::now();
+        if !self.can_refresh(&credential) {
+            return;
+        }
+        if credential.stored.is_idle(now) && !self.is_automatic() {
+            self.refresh_due().await;
+        } else if credential.stored.is_due(now) {
+            self.is_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tries a rejected login again, after a pause.
+    fn retry_rejected(&self) {
+        let pause = if self.is_automatic() { MACHINE_PAUSE } else { REJECTED_PAUSE };
+        let is_over = self.failures.lock().rejected.take_if(|at| at.elapsed() >= pause).is_some();
+        let Some(credential) = self.credential.load_full().filter(|_| is_over) else { return };
+        match self.is_automatic() {
+            true => self.replace(None, LoginState::NoLogin),
+            false => self.publish(credential.stored.state()),
+        }
+    }
+
     /// Waits for the refresh that is under way.
     pub async fn finish(&self) {
-        todo!()
+        let _ = tokio::time::timeout(FINISH_TIMEOUT, self.refreshing.acquire()).await;
     }
-    pub async fn begin_in_browser(self: &Arc<Self>, _redirect_uri: String) -> Result<BrowserLogin, LoginError> {
-        todo!()
+
+    /// Begins a login in a browser that returns to `redirect_uri`.
+    pub async fn begin_in_browser(self: &Arc<Self>, redirect_uri: String) -> Result<BrowserLogin, LoginError> {
+        let prepared = self.prepare(Some(&redirect_uri)).await?;
+        BrowserLogin::new(Arc::clone(self), prepared, &redirect_uri)
     }
+
+    /// Begins a login with a code that a person enters on another device.
     pub async fn begin_on_device(self: &Arc<Self>) -> Result<DeviceLogin, LoginError> {
-        todo!()
+        let prepared = self.prepare(None).await?;
+        DeviceLogin::new(Arc::clone(self), prepared).await
     }
-    pub async fn logout(&self) -> Result<LogoutOutcome, LoginError> {
-        todo!()
-    }
+
+    /// Waits until no other process prompts for this login. Returns `None` if the vault cannot be used.
     pub async fn turn(&self) -> Option<LoginTurn> {
-        todo!()
+        let turn = EntryName::new(&format!("{} turn", self.entry.as_ref()?.as_str())).ok()?;
+        let _lock = self.lock(&turn).await.ok()?;
+        Some(LoginTurn { _lock })
+    }
+
+    pub(crate) fn target(&self) -> &LoginTarget {
+        &self.target
+    }
+
+    fn is_automatic(&self) -> bool {
+        matches!(self.target.options.grant, Grant::ClientCredentials(_))
+    }
+
+    /// Returns a client for the URLs that the server names. `peer` is the address of a connection to the server.
+    fn fetcher(&self, peer: Option<IpAddr>) -> Fetcher {
+        Fetcher::new(&self.target, peer.or(self.demand.lock().peer))
+    }
+
+    /// Puts another credential in force and notifies the waiting tasks.
+    fn replace(&self, credential: Option<Arc<Credential>>, state: LoginState) {
+        self.is_due.store(false, Ordering::Relaxed);
+        self.credential.store(credential);
+        self.publish(state);
+    }
+
+    fn publish(&self, state: LoginState) {
+        let before = self.state.send_replace(state.clone());
+        if before == state {
+            return;
+        }
+        let server = &self.target.name;
+        match (before, state) {
+            (_, LoginState::Needed(need)) => {
+                self.observe.emit(&Event::LoginNeeded { server, reason: &need.to_string() });
+            }
+            (LoginState::Needed(_), LoginState::LoggedIn { .. }) => self.observe.emit(&Event::LoginDone { server }),
+            _ => {}
+        }
+    }
+
+    /// Handles a rejected request. See [`Authorization::rejected`].
+    async fn replace_rejected(
+        &self,
+        sent: Option<HeaderValue>,
+        challenge: Challenge,
+        peer: Option<IpAddr>,
+    ) -> Result<Option<HeaderValue>, String> {
+        self.demand.lock().record(challenge, peer);
+        if let Some(header) = self.current_header().filter(|header| Some(header) != sent.as_ref()) {
+            return Ok(Some(header));
+        }
+        if sent.is_some() && matches!(self.state(), LoginState::Needed(_)) {
+            // The same token was rejected before, and a refresh did not help.
+            return Ok(None);
+        }
+        if self.is_automatic() {
+            return self.log_in_by_itself(sent).await;
+        }
+        if self.credential.load().is_none() {
+            // Another process may have logged in since.
+            if let Err(reason) = self.read_entry().await {
+                self.publish(LoginState::Needed(LoginNeed::Unreadable(reason)));
+                return Ok(None);
+            }
+        }
+        match self.credential.load_full() {
+            None => self.publish(LoginState::Needed(LoginNeed::Never)),
+            // The vault had another login, or the authorization server has ended this one.
+            Some(credential) if credential.header.is_none() || credential.header != sent => {}
+            Some(_) => return self.refresh_rejected(sent).await,
+        }
+        Ok(self.current_header())
     }
 }
 
 impl Authorization for ServerLogin {
     fn header(&self) -> Option<HeaderValue> {
-        todo!()
+        if self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed) {
+            self.wake.notify_one();
+        }
+        self.credential.load().as_ref().and_then(|credential| credential.header.clone())
     }
+
     fn rejected(
         &self,
-        _sent: Option<HeaderValue>,
-        _response: &HeaderMap,
-        _peer: Option<IpAddr>,
+        sent: Option<HeaderValue>,
+        response: &HeaderMap,
+        peer: Option<IpAddr>,
     ) -> BoxFuture<'_, Result<Option<HeaderValue>, String>> {
-        todo!()
+        let challenge = Challenge::read(response);
+        self.replace_rejected(sent, challenge, peer).boxed()
     }
-    fn rejected_again(&self, _sent: &HeaderValue, _response: &HeaderMap) {
-        todo!()
+
+    fn rejected_again(&self, sent: &HeaderValue, response: &HeaderMap) {
+        self.demand.lock().record(Challenge::read(response), None);
+        let is_in_force = self.credential.load().as_ref().is_some_and(|it| it.header.as_ref() == Some(sent));
+        if is_in_force {
+            self.failures.lock().rejected = Some(Instant::now());
+            self.publish(LoginState::Needed(LoginNeed::Rejected));
+        }
     }
-    fn scope_missing(&self, _response: &HeaderMap) -> bool {
-        todo!()
+
+    fn scope_missing(&self, response: &HeaderMap) -> bool {
+        let challenge = Challenge::read(response);
+        let is_missing = challenge.lacks_scope();
+        if is_missing {
+            self.demand.lock().record_missing(challenge);
+        }
+        is_missing
     }
 }
+
+impl std::fmt::Debug for ServerLogin {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ServerLogin").field("name", &self.target.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

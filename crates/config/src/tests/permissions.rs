@@ -23,8 +23,7 @@ fn parse_with_mode(text: &str, mode: u32) -> Result<LoadedConfig, String> {
 fn a_literal_secret_in_a_world_readable_file_gives_a_warning() {
     let loaded = parse_with_mode(SECRETS, 0o100_644).unwrap();
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-    let cure =
-        "every user can read this file, and it contains a secret, write ${VAR} instead, or chmod o-r goblin.json";
+    let cure = "every user can read this file, and it contains a secret, write ${VAR} or ${secret:NAME} instead, or chmod o-r goblin.json";
     assert_eq!(
         warnings,
         [

@@ -17,8 +17,11 @@ use goblin_client::schema::ToolSchema;
 use goblin_client::{address, runtime};
 use goblin_config::edit::Draft;
 use goblin_config::exposure::ProfileName;
+use goblin_config::file::ConfigOrigin;
+use goblin_config::secret::{Secret, SecretLookup};
 use goblin_config::{Config, file};
 use goblin_telemetry::clean;
+use goblin_vault::EntryKind;
 use serde_json::{Value, json};
 
 use crate::catalog::ListFilter;
@@ -27,7 +30,7 @@ use crate::catalog::client::CatalogClient;
 use crate::cli::CliError;
 use crate::endpoint::{Endpoint, EndpointArgs};
 use crate::load::RawConfig;
-use crate::{load, prompts};
+use crate::{load, prompts, vault};
 
 /// The timeout for a completion, while the user waits.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -79,6 +82,12 @@ pub(crate) fn configured_servers(current: &OsStr) -> Vec<CompletionCandidate> {
     let draft = file::target(named.as_deref(), &environment).ok().and_then(|path| Draft::open(&path).ok());
     let servers = draft.map(|draft| draft.servers()).unwrap_or_default();
     beginning_with(current, plain(servers.into_iter().map(|(name, _)| clean(&name)).collect()))
+}
+
+/// Completes the names of the secrets in the vault.
+pub(crate) fn secrets(current: &OsStr) -> Vec<CompletionCandidate> {
+    let names = vault::of_user().and_then(|vault| vault.names(EntryKind::Secret).ok()).unwrap_or_default();
+    beginning_with(current, plain(names.iter().map(|name| clean(name.as_str())).collect()))
 }
 
 pub(crate) fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -142,10 +151,11 @@ fn arguments(kind: List) -> Vec<Suggestion> {
     keys.filter(|(key, _)| is_new(key)).collect()
 }
 
-/// Parses a configuration and fills unset variables with a dummy value. The names in the file do not depend on them.
+/// Parses a configuration and fills unset variables and all secrets with a dummy value. The names in the file do not depend on them.
 fn configuration(file: PathBuf) -> Option<Config> {
     let Ok(RawConfig::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
     let some = |name: &str| environment(name).or_else(|| Some("x".to_owned()));
+    let origin = ConfigOrigin { secrets: SecretLookup::new(|_| Ok(Some(Secret::new("x")))), ..origin };
     goblin_config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
 }
 

@@ -1,0 +1,67 @@
+//! Permissions: a call that needs another scope, and the login that asks for both.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, text_of};
+use crate::login_support::{LoginHome, await_state, needs_login, scopes, state};
+
+/// Returns the scopes of the last authorization request, without those that only keep a login alive.
+async fn requested(home: &LoginHome) -> Vec<String> {
+    let last = home.server.recorded("authorizations").await.pop().expect("a login");
+    let all = last["scope"].as_str().expect("scopes").split(' ').map(str::to_owned);
+    let mut scopes: Vec<_> = all.filter(|scope| scope != "offline_access").collect();
+    scopes.sort();
+    scopes
+}
+
+async fn administers(client: &Client) -> Value {
+    serde_json::from_str(&text_of(&client.try_call("p_admin", json!({})).await)).expect("JSON")
+}
+
+#[tokio::test]
+async fn oauth1_a_call_that_lacks_a_permission_asks_for_the_union_of_scopes() {
+    let home = LoginHome::logged_in().await;
+    assert_eq!(requested(&home).await, ["read"]);
+    let (gateway, client) = home.ready_gateway().await;
+    let message = needs_login(&client, "p_admin").await;
+    assert!(message.contains("more permissions"), "{message}");
+    // The other tools still work, and no refresh was tried: it cannot add a scope.
+    assert_eq!(state(&gateway).await, "ready");
+    assert_eq!(scopes(&client).await, ["read"]);
+    assert_eq!(home.server.count("refreshes").await, 0);
+    home.log_in().await;
+    assert_eq!(requested(&home).await, ["admin", "read"]);
+    await_state(&gateway, "ready").await;
+    client.await_tool("p_admin").await;
+    assert_eq!(administers(&client).await["administers"], "ada");
+    assert_eq!(home.server.calls("admin").await, 1);
+    assert_eq!(scopes(&client).await, ["admin", "read"]);
+}
+
+#[tokio::test]
+async fn oauth1_a_refreshed_token_keeps_the_union_of_scopes() {
+    let home = LoginHome::logged_in().await;
+    let (_gateway, client) = home.ready_gateway().await;
+    needs_login(&client, "p_admin").await;
+    home.log_in().await;
+    client.await_tool("p_admin").await;
+    home.server.expire_tokens().await;
+    assert_eq!(administers(&client).await["administers"], "ada");
+    assert_eq!(home.server.count("refreshes").await, 1);
+}
+
+#[tokio::test]
+async fn oauth1_a_permission_that_is_never_granted_ends_in_a_refusal() {
+    let home = LoginHome::logged_in().await;
+    let (_gateway, client) = home.ready_gateway().await;
+    // The server demands a scope in its challenge that the authorization server does not know.
+    home.server.set(json!({ "challengeScope": "read" })).await;
+    needs_login(&client, "p_admin").await;
+    let before = home.server.counters().await;
+    for _ in 0..5 {
+        needs_login(&client, "p_admin").await;
+    }
+    let after = home.server.counters().await;
+    assert_eq!(before["tokenRequests"], after["tokenRequests"], "a call alone never asks for tokens: {after}");
+    assert_eq!(after["calls"]["admin"], Value::Null, "{after}");
+}
