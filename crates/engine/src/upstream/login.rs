@@ -147,7 +147,9 @@ impl BackendLogin {
         for attempt in open {
             let (AttemptKind::Remote(login) | AttemptKind::Own(login)) = &attempt.kind else { continue };
             match login.complete(callback).await {
-                Err(error @ LoginError::Callback(CallbackFault::State)) => failure = error,
+                Err(error @ LoginError::Callback(CallbackFault::NotACallback | CallbackFault::State)) => {
+                    failure = error
+                }
                 outcome => {
                     self.end(&attempt, &outcome);
                     return outcome;
