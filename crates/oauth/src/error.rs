@@ -24,6 +24,10 @@ pub enum LoginError {
     NoDeviceLogin { host: String },
     #[error("the server did not ask for a login: it answered without one")]
     NotNeeded,
+    #[error(
+        "a browser cannot return to {uri} (the address must be http on this machine, like http://127.0.0.1:8000/callback)"
+    )]
+    RedirectUri { uri: String },
     #[error("the login has no attempt that waits for this address (begin again)")]
     Ended,
     #[error("the login was not finished in time (begin again)")]
