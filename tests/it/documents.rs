@@ -9,8 +9,21 @@ use std::path::{Path, PathBuf};
 use goblin_wire::Limit;
 
 /// The crates in import order. Cargo enforces the order; the documents repeat it.
-const CRATES: [&str; 11] =
-    ["wire", "config", "telemetry", "catalog", "subscriptions", "files", "client", "admin", "engine", "tui", "goblin"];
+const CRATES: [&str; 13] = [
+    "wire",
+    "config",
+    "vault",
+    "telemetry",
+    "catalog",
+    "subscriptions",
+    "files",
+    "client",
+    "oauth",
+    "admin",
+    "engine",
+    "tui",
+    "goblin",
+];
 /// The crates without tokio: they do no I/O, start no threads and read no clock.
 const PURE: [&str; 4] = ["wire", "config", "catalog", "subscriptions"];
 /// The module groups of the engine. A module may use the modules of its own group and of earlier groups.

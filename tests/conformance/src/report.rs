@@ -2,10 +2,10 @@
 //! output is not used, because it changes from release to release.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::path::Path;
+use std::{fmt, fs};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -38,17 +38,27 @@ pub struct Check {
 impl Report {
     pub fn read(directory: &Path, prefix: &str, accepted: bool) -> Result<Report> {
         let mut report = Report { accepted, ..Report::default() };
-        for (scenario, path) in result_directories(directory, prefix)? {
-            let path = path.join("checks.json");
-            let outcome = if path.exists() {
-                let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                Outcome::parse(&text).with_context(|| format!("{} holds no checks", path.display()))?
-            } else {
-                Outcome::broken()
-            };
-            report.scenarios.insert(scenario, outcome);
-        }
+        report.add(directory, prefix, "")?;
         Ok(report)
+    }
+
+    /// Adds the scenarios in a directory. A scenario with a `/` in its name has a directory in another one, and `group`
+    /// is the name of that one.
+    fn add(&mut self, directory: &Path, prefix: &str, group: &str) -> Result<()> {
+        let entries = fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("cannot list {}", directory.display()))?;
+            let (name, path) = (entry.file_name(), entry.path());
+            let Some(name) = name.to_str() else { bail!("not the results of a scenario: {}", path.display()) };
+            match scenario_of(prefix, name) {
+                Some(scenario) => {
+                    self.scenarios.insert(format!("{group}{scenario}"), Outcome::read(&path.join("checks.json"))?);
+                }
+                None if group.is_empty() && path.is_dir() => self.add(&path, "", &format!("{name}/"))?,
+                None => bail!("not the results of a scenario: {}", path.display()),
+            }
+        }
+        Ok(())
     }
 
     /// Removes all failed checks.
@@ -67,30 +77,6 @@ impl Report {
     pub fn warned(&self) -> usize {
         self.scenarios.values().map(|outcome| outcome.warned.len()).sum()
     }
-}
-
-/// Returns the scenarios and the directories of their results. The results of `auth/x` are in a directory `auth`.
-pub fn result_directories(directory: &Path, prefix: &str) -> Result<Vec<(String, PathBuf)>> {
-    let mut found = Vec::new();
-    for (name, path) in entries(directory)? {
-        if let Some(scenario) = scenario_of(prefix, &name) {
-            found.push((scenario.to_owned(), path));
-            continue;
-        }
-        for (inner, path) in if path.is_dir() { entries(&path)? } else { Vec::new() } {
-            let scenario = scenario_of(prefix, &inner).map(|scenario| format!("{name}/{scenario}"));
-            let scenario = scenario.with_context(|| format!("not the results of a scenario: {}", path.display()))?;
-            found.push((scenario, path));
-        }
-        ensure!(path.is_dir(), "not the results of a scenario: {}", path.display());
-    }
-    Ok(found)
-}
-
-fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let cannot = || format!("cannot list {}", directory.display());
-    let entries = fs::read_dir(directory).with_context(cannot)?.collect::<io::Result<Vec<_>>>().with_context(cannot)?;
-    Ok(entries.into_iter().map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path())).collect())
 }
 
 impl Serialize for Report {
@@ -126,6 +112,15 @@ impl fmt::Display for Report {
 }
 
 impl Outcome {
+    /// Reads the checks of a scenario. A scenario without a file of them is broken.
+    fn read(path: &Path) -> Result<Outcome> {
+        if !path.exists() {
+            return Ok(Outcome::broken());
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Outcome::parse(&text).with_context(|| format!("{} holds no checks", path.display()))
+    }
+
     fn parse(text: &str) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for record in serde_json::from_str::<Vec<Record>>(text)? {

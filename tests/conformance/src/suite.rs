@@ -10,7 +10,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, bail};
 
 use crate::client;
-use crate::report::{Report, result_directories};
+use crate::report::Report;
 
 /// The number of output lines to show if the suite does not run.
 const SHOWN_LINES: usize = 20;
@@ -77,14 +77,11 @@ impl Suite {
 }
 
 impl Side {
-    /// The prefix of results that judge a client.
-    const CLIENT_PREFIX: &str = "";
-
     /// Returns the prefix of the suite's result directories.
     fn prefix(&self) -> &'static str {
         match self {
             Side::Client { .. } => "server-",
-            Side::Server { .. } => Side::CLIENT_PREFIX,
+            Side::Server { .. } => "",
         }
     }
 }
@@ -144,13 +141,23 @@ impl Results {
 
     /// Returns the stderr of the suite's clients, which includes the gateway's log.
     fn client_output(&self) -> Result<String> {
-        let mut output = String::new();
-        for (_, path) in result_directories(&self.directory, Side::CLIENT_PREFIX)? {
-            let path = path.join("stderr.txt");
-            output += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        }
-        Ok(output)
+        output_below(&self.directory)
     }
+}
+
+/// Returns the stderr in a directory of results. A scenario with a `/` in its name has a directory in another one.
+fn output_below(directory: &Path) -> Result<String> {
+    let mut output = String::new();
+    for entry in fs::read_dir(directory).context("cannot list the results")? {
+        let directory = entry.context("cannot list the results")?.path();
+        let path = directory.join("stderr.txt");
+        output += &match path.exists() {
+            true => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            false if directory.is_dir() => output_below(&directory)?,
+            false => String::new(),
+        };
+    }
+    Ok(output)
 }
 
 impl Drop for Results {

@@ -192,3 +192,6 @@ impl State {
         self.data.set_login(server, status);
     }
 }
+
+#[cfg(test)]
+mod tests;
