@@ -66,39 +66,39 @@ async fn srv2_clients_work_with_servers_of_all_versions() {
 
 /// The scenarios of logins that 2025-11-25 requires.
 const LOGIN_LEGACY: [Scene; 14] = [
-    ("auth/metadata-default", 1),
-    ("auth/metadata-var1", 1),
-    ("auth/metadata-var2", 1),
-    ("auth/metadata-var3", 1),
-    ("auth/basic-cimd", 1),
-    ("auth/scope-from-www-authenticate", 1),
-    ("auth/scope-from-scopes-supported", 1),
-    ("auth/scope-omitted-when-undefined", 1),
-    ("auth/scope-step-up", 1),
-    ("auth/scope-retry-limit", 1),
-    ("auth/token-endpoint-auth-basic", 1),
-    ("auth/token-endpoint-auth-post", 1),
-    ("auth/token-endpoint-auth-none", 1),
-    ("auth/pre-registration", 1),
+    ("auth/metadata-default", 18),
+    ("auth/metadata-var1", 18),
+    ("auth/metadata-var2", 18),
+    ("auth/metadata-var3", 18),
+    ("auth/basic-cimd", 12),
+    ("auth/scope-from-www-authenticate", 14),
+    ("auth/scope-from-scopes-supported", 14),
+    ("auth/scope-omitted-when-undefined", 14),
+    ("auth/scope-step-up", 25),
+    ("auth/scope-retry-limit", 10),
+    ("auth/token-endpoint-auth-basic", 19),
+    ("auth/token-endpoint-auth-post", 19),
+    ("auth/token-endpoint-auth-none", 19),
+    ("auth/pre-registration", 12),
 ];
 
 /// The scenarios that 2026-07-28 requires in addition.
 const LOGIN_MODERN: [Scene; 11] = [
-    ("auth/resource-mismatch", 1),
-    ("auth/offline-access-scope", 1),
-    ("auth/offline-access-not-supported", 1),
-    ("auth/authorization-server-migration", 1),
-    ("auth/iss-supported", 1),
-    ("auth/iss-not-advertised", 1),
-    ("auth/iss-supported-missing", 1),
-    ("auth/iss-wrong-issuer", 1),
-    ("auth/iss-unexpected", 1),
-    ("auth/iss-normalized", 1),
-    ("auth/metadata-issuer-mismatch", 1),
+    ("auth/resource-mismatch", 2),
+    ("auth/offline-access-scope", 12),
+    ("auth/offline-access-not-supported", 14),
+    ("auth/authorization-server-migration", 29),
+    ("auth/iss-supported", 14),
+    ("auth/iss-not-advertised", 14),
+    ("auth/iss-supported-missing", 8),
+    ("auth/iss-wrong-issuer", 8),
+    ("auth/iss-unexpected", 8),
+    ("auth/iss-normalized", 8),
+    ("auth/metadata-issuer-mismatch", 3),
 ];
 
 /// Scenarios that no version requires.
-const LOGIN_OPTIONAL: [Scene; 2] = [("auth/client-credentials-jwt", 1), ("auth/client-credentials-basic", 1)];
+const LOGIN_OPTIONAL: [Scene; 2] = [("auth/client-credentials-jwt", 8), ("auth/client-credentials-basic", 8)];
 
 #[tokio::test]
 async fn oauth1_the_login_scenarios_of_2025_11_25_pass_through_the_gateway() {
@@ -114,7 +114,7 @@ async fn oauth1_the_login_scenarios_of_2026_07_28_pass_through_the_gateway() {
 
 #[tokio::test]
 async fn oauth1_oauth4_optional_login_scenarios_pass_through_the_gateway() {
-    let old = [("auth/2025-03-26-oauth-metadata-backcompat", 1), ("auth/2025-03-26-oauth-endpoint-fallback", 1)];
+    let old = [("auth/2025-03-26-oauth-metadata-backcompat", 13), ("auth/2025-03-26-oauth-endpoint-fallback", 8)];
     play("2025-03-26", "2025-06-18", &old).await;
     play("2026-07-28", "2026-07-28", &LOGIN_OPTIONAL).await;
 }

@@ -308,7 +308,7 @@ async fn oauth2_a_server_with_oauth_false_fails_instead() {
     assert!(status["reason"].as_str().is_some_and(|reason| !reason.contains("goblin login")), "{status}");
 }
 
-/// The test of the harness: the login of a URL without a configuration uses the same client.
+/// The login is for `goblin stdio --url`.
 #[tokio::test]
 async fn oauth1_a_url_without_a_configuration_can_be_logged_in_to() {
     let home = LoginHome::new().await;

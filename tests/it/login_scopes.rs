@@ -3,7 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, text_of};
-use crate::login_support::{LoginHome, await_state, needs_login, scopes, state};
+use crate::login_browser::Browser;
+use crate::login_support::{COMMAND, LoginHome, await_state, needs_login, recovers_in_time, scopes, state};
+
+/// The number of logins that ask for more permissions.
+const MAX_STEP_UPS: usize = 3;
 
 /// Returns the scopes of the last authorization request, without those that only keep a login alive.
 async fn requested(home: &LoginHome) -> Vec<String> {
@@ -51,17 +55,36 @@ async fn oauth1_a_refreshed_token_keeps_the_union_of_scopes() {
 }
 
 #[tokio::test]
+async fn oauth1_a_server_that_needs_more_permissions_to_connect_waits_for_another_login() {
+    let home = LoginHome::logged_in().await;
+    home.server.set(json!({ "neededScope": "admin" })).await;
+    let gateway = home.gateway().await;
+    let status = await_state(&gateway, "login_needed").await;
+    let reason = status["reason"].as_str().expect("a reason");
+    assert!(reason.contains("lacks a permission") && reason.contains(COMMAND), "{status}");
+    home.log_in().await;
+    assert_eq!(requested(&home).await, ["admin", "read"]);
+    recovers_in_time(&gateway).await;
+    assert_eq!(scopes(&gateway.client_seeing("p_whoami").await).await, ["admin", "read"]);
+}
+
+#[tokio::test]
 async fn oauth1_a_permission_that_is_never_granted_ends_in_a_refusal() {
     let home = LoginHome::logged_in().await;
-    let (_gateway, client) = home.ready_gateway().await;
-    // The server demands a scope in its challenge that the authorization server does not know.
-    home.server.set(json!({ "challengeScope": "read" })).await;
-    needs_login(&client, "p_admin").await;
-    let before = home.server.counters().await;
-    for _ in 0..5 {
-        needs_login(&client, "p_admin").await;
+    // The authorization server does not know this scope, so no login can have it.
+    home.server.set(json!({ "neededScope": "unknown" })).await;
+    let gateway = home.gateway().await;
+    for _ in 0..MAX_STEP_UPS {
+        await_state(&gateway, "login_needed").await;
+        let login = home.begin(&[]).await;
+        Browser::default().visit(&login.url).await;
+        assert_eq!(login.end().await.code, Some(0));
     }
+    await_state(&gateway, "login_needed").await;
+    let before = home.server.counters().await;
+    let ran = home.refused_login(&[]).await;
+    assert!(ran.code != Some(0) && ran.stderr.contains("still lacks a permission"), "{ran:?}");
     let after = home.server.counters().await;
-    assert_eq!(before["tokenRequests"], after["tokenRequests"], "a call alone never asks for tokens: {after}");
-    assert_eq!(after["calls"]["admin"], Value::Null, "{after}");
+    assert_eq!(before["authorizations"], after["authorizations"], "{after}");
+    assert!(after["forbidden"].as_u64() <= Some(20), "{after}");
 }

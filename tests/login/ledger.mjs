@@ -13,10 +13,10 @@ export class Ledger {
     delayAfter: 0,
     /** Whether the MCP server rejects every token. */
     rejectAll: false,
-    /** Whether the MCP server rejects the next request only. */
-    rejectOnce: false,
     /** Whether the MCP server answers 503. */
     unavailable: false,
+    /** The scope that every request to the MCP server needs, or null. */
+    neededScope: null,
     /** The lifetime of access tokens in seconds. */
     lifetime: 3600,
     /** The scopes in the challenge of a request without a usable token. */

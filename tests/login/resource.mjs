@@ -42,7 +42,7 @@ export async function startResource({ ledger, idp }) {
       const hasToken = request.headers.authorization !== undefined;
       return challenge(401, { ...(hasToken ? { error: "invalid_token" } : {}), scope: ledger.faults.challengeScope });
     }
-    const needed = body?.method === "tools/call" ? NEEDED[body.params?.name] : undefined;
+    const needed = ledger.faults.neededScope ?? (body?.method === "tools/call" ? NEEDED[body.params?.name] : undefined);
     if (needed !== undefined && !holder.scopes.includes(needed)) {
       ledger.count("forbidden");
       return challenge(403, { error: "insufficient_scope", scope: needed, error_description: `needs ${needed}` });
@@ -73,10 +73,6 @@ function record(ledger, request, body) {
 /** Returns the holder of the token in a request. Returns undefined if the token is not valid for this server. */
 async function holderOf(request, ledger, { provider }, url) {
   const token = /^Bearer (\S+)$/.exec(request.headers.authorization ?? "")?.[1];
-  if (ledger.faults.rejectOnce) {
-    ledger.faults.rejectOnce = false;
-    return undefined;
-  }
   if (token === undefined || ledger.faults.rejectAll || ledger.expired.has(token)) return undefined;
   const late = { ignoreExpiration: true };
   const found = (await provider.AccessToken.find(token, late)) ?? (await provider.ClientCredentials.find(token, late));

@@ -22,6 +22,8 @@ use crate::{load, style};
 
 /// The longest wait for the server after a login.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The wait for a server that still needs a login. It then has rejected the new one.
+const REJECTED_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) enum LoginPlace {
@@ -126,7 +128,11 @@ impl LoginPlace {
         loop {
             let body = client.get(path).await.ok()?;
             let server: ServerStatus = serde_json::from_slice(&body).ok()?;
-            let is_settled = !matches!(server.state.as_str(), "starting" | "login_needed");
+            let is_settled = match server.state.as_str() {
+                "starting" => false,
+                "login_needed" => begun.elapsed() >= REJECTED_TIMEOUT,
+                _ => true,
+            };
             if is_settled || begun.elapsed() >= SETTLE_TIMEOUT {
                 return Some(line(&server));
             }
