@@ -147,7 +147,10 @@ impl BackendLogin {
         for attempt in open {
             let (AttemptKind::Remote(login) | AttemptKind::Own(login)) = &attempt.kind else { continue };
             match login.complete(callback).await {
-                Err(error @ LoginError::Callback(CallbackFault::State)) => failure = error,
+                // The address of another page ends no attempt.
+                Err(error @ LoginError::Callback(CallbackFault::State | CallbackFault::NotACallback)) => {
+                    failure = error
+                }
                 outcome => {
                     self.end(&attempt, &outcome);
                     return outcome;
