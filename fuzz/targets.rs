@@ -13,8 +13,13 @@ use goblin_config::edit::Draft;
 use goblin_config::file::ConfigOrigin;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{ClientApp, ClientFile, SearchBase, translate};
+use goblin_config::secret::Secret;
 use goblin_engine::front::body;
+use goblin_oauth::{CallbackFault, LoginTarget, fuzz as oauth};
 use goblin_subscriptions::glob as subscription;
+use goblin_vault::entry::{EntryCipher, EntryFault, FORMAT};
+use goblin_vault::key::Key;
+use goblin_vault::{EntryAddress, EntryKind, EntryName, MAX_VALUE_BYTES};
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
 use goblin_wire::framing::{Frame, LineDecoder, MAX_HEAD_BYTES, SseDecoder, SseEvent};
 use goblin_wire::json::{self, Pieces, Span, Splice};
@@ -27,7 +32,7 @@ use serde_json::{Map, Value};
 type Target = fn(&[u8]);
 
 /// Every target by name. Each has a binary in `fuzz/Cargo.toml` and a directory in `fuzz/seeds`.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("envelope", envelope),
     ("json", json_spans),
     ("events", events),
@@ -37,6 +42,10 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("configuration", configuration),
     ("import", import),
     ("canonical", canonical_uris),
+    ("challenge", challenge),
+    ("oauth_metadata", oauth_metadata),
+    ("callback", callback),
+    ("entry", vault_entry),
 ];
 
 /// Parses a JSON-RPC message. A message that is rewritten with another id differs only in its id.
@@ -515,4 +524,110 @@ fn encoded(uri: &str, seed: u8) -> String {
         }
     }
     spelling
+}
+
+/// Reads the challenges of a server. Each text is bounded, and scopes and errors have only the characters of the protocol.
+pub fn challenge(data: &[u8]) {
+    let (metadata, scopes, error) = oauth::challenge(data);
+    assert!(metadata.is_none_or(|url| url.len() <= data.len()));
+    assert!(scopes.len() <= 100, "{} scopes", scopes.len());
+    for (index, scope) in scopes.iter().enumerate() {
+        assert!(scope.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'), "{scope:?}");
+        assert!(!scope.is_empty() && !scopes[..index].contains(scope), "{scope:?}");
+    }
+    assert!(error.is_none_or(|error| error.len() <= 64 && error.bytes().all(|byte| byte.is_ascii_graphic())));
+    // A challenge in front that is not understood changes nothing.
+    if let Ok(line) = std::str::from_utf8(data)
+        && !line.contains('\n')
+    {
+        let (alone, prefixed) = (oauth::challenge(data), oauth::challenge(format!("Basic abc==, {line}").as_bytes()));
+        let is_scheme =
+            line.trim_start_matches([' ', '\t', ',']).get(..6).is_some_and(|it| it.eq_ignore_ascii_case("bearer"));
+        assert!(!is_scheme || data.len() > 8000 || alone == prefixed, "{line:?}");
+    }
+}
+
+/// Reads the metadata of an authorization server. Its endpoints are https URLs that are safe to show and to open.
+pub fn oauth_metadata(data: &[u8]) {
+    let target = LoginTarget {
+        name: String::new(),
+        url: "https://mcp.example/mcp".parse().expect("a URL"),
+        ca: None,
+        proxies: Default::default(),
+        options: Default::default(),
+    };
+    match oauth::metadata(data, &target) {
+        None => {}
+        Some(Ok(endpoints)) => {
+            assert!(!endpoints.is_empty(), "the token endpoint is required");
+            for url in endpoints {
+                let is_safe = |byte: u8| byte.is_ascii_graphic() && !b"\"'`$;|<>\\#".contains(&byte);
+                assert!(url.bytes().all(is_safe), "{url:?}");
+                // A URI has a scheme in any case.
+                let rest = url.get(8..).filter(|_| url[..8].eq_ignore_ascii_case("https://"));
+                let authority = rest.and_then(|rest| rest.split(['/', '?']).next()).expect("https");
+                assert!(!authority.is_empty() && !authority.contains('@'), "{url:?}");
+                assert!(!authority.starts_with("127.") && !authority.starts_with("10."), "{url:?}");
+            }
+        }
+        Some(Err(refusal)) => {
+            let text = refusal.to_string();
+            assert!(text.chars().count() <= 2000 && !text.chars().any(char::is_control), "{text:?}");
+        }
+    }
+}
+
+/// Reads the address to which a browser returned. Only one with the right state and issuer has a code or an error.
+pub fn callback(data: &[u8]) {
+    const STATE: &str = "s1";
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let read = |state, issuer| oauth::callback(text, state, issuer, true);
+    match read(STATE, "https://as.example") {
+        Ok(code) => {
+            assert!(!code.is_empty() && code.len() <= data.len() && !code.chars().any(char::is_control), "{code:?}");
+            assert_eq!(read("s2", "https://as.example"), Err(CallbackFault::State));
+            assert_eq!(read(STATE, "https://as.example/"), Err(CallbackFault::Issuer));
+        }
+        Err(fault @ CallbackFault::Refused { .. }) => {
+            assert!(!fault.to_string().chars().any(char::is_control), "{fault}");
+            assert_eq!(read("s2", "https://as.example"), Err(CallbackFault::State));
+            assert_eq!(read(STATE, "https://as.example/"), Err(CallbackFault::Issuer));
+        }
+        Err(CallbackFault::NotACallback | CallbackFault::State | CallbackFault::Issuer) => {}
+    }
+}
+
+/// Opens a file of the vault, and seals an entry. The first two bytes choose a change, the rest is a file, a key file and
+/// a text with a name and a value. A sealed entry opens to itself, and no changed file opens.
+pub fn vault_entry(data: &[u8]) {
+    let Some(([place, change], rest)) = data.split_first_chunk::<2>() else { return };
+    let key = Key::parse(b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f").expect("a key in hex");
+    let cipher = EntryCipher::new(&key);
+    let own = EntryName::new("own").expect("a short name");
+    let address = EntryAddress::new(EntryKind::Secret, &own);
+    // Nobody can write a valid entry without the key.
+    match cipher.open(&address, rest) {
+        Err(EntryFault::NewerFormat(format)) => assert!(format > FORMAT && rest.starts_with(b"GBLV")),
+        other => assert_eq!(other, Err(EntryFault::Damaged)),
+    }
+    if let Ok(other) = Key::parse(rest) {
+        assert_eq!(other, Key::parse(rest).expect("the same bytes"));
+        assert!((32..=68).contains(&rest.trim_ascii_end().len()) || rest.len() == 32);
+    }
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    let (name, value) = text.split_once('\n').unwrap_or((text, ""));
+    let Ok(name) = EntryName::new(name) else { return };
+    if value.len() > MAX_VALUE_BYTES {
+        return;
+    }
+    let (value, address) = (Secret::new(value), EntryAddress::new(EntryKind::Login, &name));
+    let mut file = cipher.seal(&address, &name, &value);
+    assert_eq!(cipher.open(&address, &file), Ok((name.clone(), value)));
+    let elsewhere = EntryAddress::new(EntryKind::Secret, &name);
+    assert_eq!(cipher.open(&elsewhere, &file), Err(EntryFault::Damaged));
+    let at = usize::from(*place) * file.len() / 256;
+    file[at] ^= change.max(&1);
+    assert!(cipher.open(&address, &file).is_err(), "byte {at} of {} was changed", file.len());
+    file.truncate(at);
+    assert!(cipher.open(&address, &file).is_err());
 }

@@ -107,7 +107,8 @@ impl Drop for Scratch {
 /// Returns a `goblin` command that uses no files outside of `home`.
 pub fn goblin(home: &Path) -> Command {
     let mut command = Command::new(GOBLIN);
-    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "GOBLIN_ADMIN_TOKEN"] {
+    for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "GOBLIN_ADMIN_TOKEN", "GOBLIN_KEY_FILE", "CREDENTIALS_DIRECTORY"]
+    {
         command.env_remove(variable);
     }
     command

@@ -64,7 +64,8 @@ impl Browser {
         let (path, _fragment) = path.split_once('#').unwrap_or((path, ""));
         let cookies: Vec<_> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let cookies = cookies.join("; ");
-        let mut headers = vec![("cookie", cookies.as_str())];
+        let host = url.split('/').nth(2).expect("a URL has a host");
+        let mut headers = vec![("host", host), ("cookie", cookies.as_str())];
         let method = match form {
             Some(_) => Method::POST,
             None => Method::GET,

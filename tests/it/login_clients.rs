@@ -1,11 +1,13 @@
 //! Clients of a server that needs a login: the URL in their own protocol, or the command. Their tokens stay here.
 
+use std::net::SocketAddr;
+
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::modern::everything;
 use crate::client::{Client, request};
-use crate::harness::{Gateway, servers_only};
+use crate::harness::{Gateway, eventually, servers_only};
 use crate::home::Home;
 use crate::login_browser::Browser;
 use crate::login_server::{LoginServer, address_of};
@@ -109,13 +111,21 @@ async fn oauth2_a_shared_gateway_never_sends_the_url() {
         let home = LoginHome { home: Home::new(&config), server };
         home.log_in().await;
         let gateway = home.gateway().await;
-        await_state(&gateway, "ready").await;
-        home.server.revoke_tokens().await;
+        let address = SocketAddr::from(([127, 0, 0, 1], gateway.address.port()));
         let bearer = format!("Bearer {token}");
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.address.port()));
-        for client in [Client::modern(address, everything()), Client::modern(address, with_url())] {
+        let call = |client: Client| {
             let draft = client.draft("tools/call", json!({ "name": "p_whoami", "arguments": {} }));
-            let answer = client.send_draft(&draft.with("authorization", &bearer)).await;
+            let draft = draft.with("authorization", &bearer);
+            async move { client.send_draft(&draft).await }
+        };
+        eventually("the call succeeds", || async {
+            let answer = call(Client::modern(address, everything())).await;
+            answer.json()["error"].is_null().then_some(())
+        })
+        .await;
+        home.server.revoke_tokens().await;
+        for capabilities in [everything(), with_url()] {
+            let answer = call(Client::modern(address, capabilities)).await;
             assert_login_needed(&answer.json());
             assert!(!answer.body.contains(&home.server.issuer), "{answer:?}");
         }

@@ -72,15 +72,9 @@ impl HostileServer {
     fn assert_harmless(&self, home: &Home, attack: &str) {
         assert_eq!(self.visits.load(Ordering::SeqCst), 0, "{attack}: {} was visited", self.canary.address);
         let stored = files_below(&home.scratch.path().join("goblin/vault"));
-        let stored: Vec<_> = stored.iter().filter(|path| is_credential(path)).collect();
+        let stored: Vec<_> = stored.iter().filter(|path| path.ends_with(".entry")).collect();
         assert!(stored.is_empty(), "{attack}: {stored:?}");
     }
-}
-
-/// Reports whether a file of the vault is a credential: neither a key nor a lock.
-fn is_credential(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    !name.contains("key") && !name.contains("lock")
 }
 
 async fn serve(mut stream: TcpStream, path: &str, trick: Trick, elsewhere: String) {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::harness::{Gateway, signal};
-use crate::login_support::{LoginHome, await_state, scopes, scopes_of};
+use crate::client::{Client, call};
+use crate::harness::{Gateway, eventually, signal};
+use crate::login_support::{LoginHome, await_state, scopes_of};
+use crate::support::raw_post;
 
 /// The gateways that share one login.
 const PROCESSES: usize = 8;
@@ -52,9 +53,12 @@ async fn oauth3_tokens_that_expire_for_all_processes_are_refreshed_once() {
     home.log_in().await;
     let gateways = gateways(&home).await;
     let before = home.server.count("refreshes").await;
-    home.server.reaches("refreshes", before + 2).await;
-    for (_, client) in &gateways {
-        assert_eq!(scopes(client).await, ["read"]);
+    let mut rounds = tokio::time::interval(Duration::from_millis(200));
+    while home.server.count("refreshes").await < before + 2 {
+        rounds.tick().await;
+        for answer in join_all(gateways.iter().map(|(_, client)| client.try_call("p_whoami", json!({})))).await {
+            assert_eq!(scopes_of(&answer), ["read"]);
+        }
     }
     let counters = home.server.counters().await;
     assert_eq!((&counters["reusedTokens"], &counters["refreshErrors"]), (&json!(0), &json!(0)), "{counters}");
@@ -68,9 +72,13 @@ enum Outcome {
     Lost,
 }
 
-/// Returns the last handled request for tokens.
+/// Returns the last handled request for tokens, after all of them have been handled or rejected.
 async fn last_issue(home: &LoginHome) -> Value {
-    let mut tokens = home.server.recorded("tokens").await;
+    let mut tokens = eventually("no request for tokens is open", || async {
+        let tokens = home.server.recorded("tokens").await;
+        tokens.iter().all(|token| !token["grant"].is_null()).then_some(tokens)
+    })
+    .await;
     tokens.retain(|token| token["handled"] == true);
     tokens.pop().expect("a login")
 }
@@ -82,17 +90,14 @@ async fn was_used(home: &LoginHome, access: &str) -> bool {
     requests.iter().any(|request| request["headers"].as_array().expect("a list").iter().any(|it| *it == bearer))
 }
 
-/// Kills a gateway at this time after its refresh has begun, and starts another one.
+/// Kills a gateway at this time after a call that needs a refresh, and starts another one.
 async fn kill_during_refresh(home: &LoginHome, after: Duration) -> Outcome {
     let (mut gateway, client) = home.ready_gateway().await;
     home.server.set(json!({ "expireAll": true })).await;
-    let before = home.server.count("tokenRequests").await;
-    let call = tokio::spawn(async move { client.try_call("p_whoami", json!({})).await });
-    home.server.reaches("tokenRequests", before + 1).await;
+    let _call = raw_post(&client, &call(1, "p_whoami", "{}")).await;
     tokio::time::sleep(after).await;
     signal(gateway.child.id().expect("the process runs"), "KILL");
     gateway.child.wait().await.expect("the process ends");
-    call.abort();
     let issued = last_issue(home).await;
     let begun = home.server.count("tokenRequests").await;
     let next = home.gateway().await;
@@ -118,11 +123,11 @@ async fn oauth3_a_kill_during_a_refresh_never_loses_a_login_silently() {
     let kills = count("GOBLIN_SOAK_KILLS", 20);
     let home = LoginHome::logged_in().await;
     let mut lost = 0;
+    // The authorization server needs 4 ms before and after it issues the tokens.
+    home.server.set(json!({ "delayBefore": 4, "delayAfter": 4 })).await;
     for kill in 0..kills {
-        // The authorization server needs 4 ms before and after it issues the tokens. The kills are spread over that
-        // time and the writes that follow.
-        home.server.set(json!({ "delayBefore": 4, "delayAfter": 4 })).await;
-        let after = Duration::from_micros(700 * (kill as u64 % 20));
+        // The kills are spread over the rejected call, the refresh, the writes that follow, and the repeated call.
+        let after = Duration::from_micros(kill as u64 * 7919 % 60_000);
         lost += usize::from(kill_during_refresh(&home, after).await == Outcome::Lost);
     }
     let counters = home.server.counters().await;

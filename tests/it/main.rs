@@ -157,6 +157,7 @@ mod schema;
 mod sdk_features;
 mod sdk_rust;
 mod search_quality;
+mod secrets;
 mod server_details;
 mod server_requests;
 mod server_requests_faults;

@@ -75,6 +75,17 @@ async fn names_of_a_running_gateway_are_completed() {
 }
 
 #[tokio::test]
+async fn oauth7_names_of_secrets_are_completed() {
+    let home = Home::new(&json!({ "mcpServers": {} }));
+    assert_eq!(offered(&home, "goblin secret remove gi").await, [""; 0]);
+    for name in ["github.TOKEN", "gitlab", "other"] {
+        assert_eq!(home.run_with(&["secret", "set", name], "value").await.code, Some(0));
+    }
+    assert_eq!(offered(&home, "goblin secret remove gi").await, ["github.TOKEN", "gitlab"]);
+    assert_eq!(offered(&home, "goblin secret s").await, ["set"]);
+}
+
+#[tokio::test]
 async fn use8_commands_options_and_configured_names_are_completed_without_a_gateway() {
     let home = Home::new(&json!({ "profiles": { "review": {} }, "mcpServers": { "a": fixture_server(&[]) } }));
     let of_config = format!("goblin tools list --config {} ", home.config());

@@ -167,6 +167,7 @@ function noteToken(ledger, ctx, entry) {
     ledger.secret(name, params[name]);
   }
   ledger.secret("access_token", body.access_token);
+  if (body.access_token !== undefined) ledger.ends.set(body.access_token, Date.now() + body.expires_in * 1000);
   ledger.secret("refresh_token", body.refresh_token);
   ledger.secret("id_token", body.id_token);
   const client = entities.Client;

@@ -39,6 +39,8 @@ export class Ledger {
   /** Access tokens that the MCP server treats as expired. */
   expired = new Set();
   access = new Set();
+  /** By access token, the time of its end in milliseconds. The library rounds to seconds. */
+  ends = new Map();
   grants = new Set();
 
   count(name) {

@@ -81,6 +81,12 @@ fn shown_value(name: &str, value: &JsonTree) -> String {
     }
 }
 
+/// Reports whether a variable decides which code runs.
+#[cfg(feature = "import")]
+pub(crate) fn chooses_code(name: &str) -> bool {
+    role(name) != VariableRole::Plain
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VariableRole {
     /// Decides which code runs.

@@ -120,6 +120,8 @@ pub(crate) fn expand(
 
 /// The beginning of a fault that names the path of a file.
 pub(crate) const CANNOT_READ: &str = "cannot read ";
+/// The beginning of a fault that names the path of the vault.
+pub(crate) const CANNOT_READ_SECRET: &str = "cannot read the secret ";
 
 /// Returns the value of one reference, given without its braces.
 fn resolve(
@@ -180,7 +182,7 @@ fn find_secret(name: &str, secrets: &SecretLookup) -> Result<String, Fault> {
             let fault = Fault::new(format!("secret {name} is not in the vault")).outside();
             Err(fault.cure(format!("set it: goblin secret set {name}")))
         }
-        Err(reason) => Err(Fault::new(format!("{CANNOT_READ}the secret {name}: {reason}")).outside()),
+        Err(reason) => Err(Fault::new(format!("{CANNOT_READ_SECRET}{name}: {reason}")).outside()),
     }
 }
 

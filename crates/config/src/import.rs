@@ -13,6 +13,7 @@ use crate::tree::JsonTree;
 use crate::visible::escaped;
 
 pub(crate) mod block;
+pub mod literal;
 pub mod merge;
 pub mod place;
 pub mod show;

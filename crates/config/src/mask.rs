@@ -104,7 +104,7 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
     is_short || SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-fn is_scheme(word: &str) -> bool {
+pub(crate) fn is_scheme(word: &str) -> bool {
     SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme))
 }
 

@@ -3,7 +3,7 @@
 //! An unset variable, an unreadable file or a program that cannot exist disables the server that uses it. The other
 //! servers of the file run.
 
-use crate::expand::CANNOT_READ;
+use crate::expand::{CANNOT_READ, CANNOT_READ_SECRET};
 use crate::problem::Problem;
 use crate::target::Target;
 use crate::{Server, Transport};
@@ -30,9 +30,10 @@ impl Misconfiguration {
 
     /// Returns all problems without positions, cures and paths of files, for agents.
     pub fn summary(&self) -> String {
-        let summary = |problem: &Problem| match problem.message.starts_with(CANNOT_READ) {
-            true => "a file that its entry names cannot be read".to_owned(),
-            false => problem.message.clone(),
+        let summary = |problem: &Problem| match &problem.message {
+            message if message.starts_with(CANNOT_READ_SECRET) => "a secret of its entry cannot be read".to_owned(),
+            message if message.starts_with(CANNOT_READ) => "a file that its entry names cannot be read".to_owned(),
+            message => message.clone(),
         };
         join(self.problems.iter().map(summary))
     }

@@ -6,6 +6,7 @@
 mod finding;
 mod machine;
 pub(crate) mod servers;
+mod vault;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
             machine::directories(&RecordDirectories::of(&environment).inspect(), &mut findings);
         }
     }
+    vault::examine(&mut findings);
     let text = match json {
         true => serde_json::to_string_pretty(&findings.document())? + "\n",
         false => findings.text(is_colourful(&std::io::stdout())),

@@ -1,32 +1,37 @@
 //! `goblin import`: copies the servers that other MCP clients have configured.
 //!
 //! The files name commands, and a project's file may come from a stranger. Nothing is written before every command was
-//! shown in full and the user agreed, on the terminal or by `--yes`. Only regular files are read, within limits of size
+//! shown in full and the user agreed, on the terminal or by `--yes`. Literal secrets move into the vault if the user wants
+//! that. Only regular files are read, within limits of size
 //! and time.
 
+mod moves;
 pub(crate) mod report;
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use goblin_client::environment::environment;
 use goblin_config::bounded::{self, ReadError};
 use goblin_config::edit::Draft;
 use goblin_config::file;
+use goblin_config::import::literal;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{ClientApp, ClientFile, FileImport, Note, SearchBase, place, translate};
 use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 
 use crate::cli::{CliError, ConfigArgs as Target};
+use crate::import::moves::MovedSecrets;
 use crate::import::report::ImportPlan;
 use crate::loops::{self, EntryTarget};
 use crate::style::{print, print_json, width};
-use crate::vault::UsedSecrets;
+use crate::vault::{self, UsedSecrets};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;
@@ -54,6 +59,15 @@ pub(crate) struct Import {
     /// Print the result as JSON; writes only with --yes
     #[arg(long)]
     pub json: bool,
+    /// Move literal secrets into the vault, or keep them in the file (default: ask on a terminal, else keep)
+    #[arg(long, value_name = "WHERE")]
+    pub secrets: Option<SecretPlace>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SecretPlace {
+    Vault,
+    Keep,
 }
 
 fn clients() -> impl TypedValueParser<Value = ClientApp> {
@@ -79,15 +93,19 @@ impl Import {
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
-        let draft = draft.with_secrets(UsedSecrets::default().lookup());
+        let secrets = UsedSecrets::default().lookup();
+        let draft = draft.with_secrets(secrets.clone());
         let (gateways, directory) = (loops::known(&draft), &draft.origin().directory);
         let lead = |entry: &JsonTree| gateways.lead(&EntryTarget::of_entry(entry, directory));
-        let merged = merge(found, &draft.servers(), lead);
+        // An entry whose secrets are in the vault is the same server.
+        let existing = draft.servers().into_iter().map(|(id, entry)| (id, literal::expanded(&entry, &secrets)));
+        let merged = merge(found, &existing.collect::<Vec<_>>(), lead);
         for server in merged.servers.iter().filter(|server| !server.is_present) {
             draft.put(&server.id, &server.entry);
         }
         let outside = draft.check(&environment).map_err(|error| error.to_string())?;
-        Ok(ImportPlan { draft, merged, outside, searched })
+        let secrets = moves::find(merged.servers.iter().filter(|server| !server.is_present));
+        Ok(ImportPlan { draft, merged, outside, searched, secrets })
     }
 
     /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
@@ -133,10 +151,8 @@ impl Import {
         let count = plan.new_servers().count();
         if self.json {
             let written = self.yes && count > 0;
-            if written {
-                plan.draft.write()?;
-            }
-            print_json(&plan.json(written).to_string())?;
+            let names = if written { self.write(plan)?.1 } else { Vec::new() };
+            print_json(&plan.json(written, &names).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
         print(&plan.text(width(&std::io::stdout())))?;
@@ -148,13 +164,45 @@ impl Import {
             print("nothing was written (--dry-run)\n")?;
         } else if !self.yes && !std::io::stdin().is_terminal() {
             print(&format!("nothing was written; run the command again with --yes to write to {path}\n"))?;
-        } else if self.yes || confirm(&path)? {
-            let path = plan.draft.write()?;
-            print(&report::done(count, &path))?;
+        } else if self.yes || ask(&format!("write to {path}? [y/N]"), false)? {
+            let (path, names) = self.write(plan)?;
+            print(&report::done(count, &path, &names))?;
         } else {
             print("nothing was written\n")?;
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Writes the file, and before it the secrets that move into the vault. Returns the path and the names of the secrets.
+    fn write(&self, plan: &ImportPlan) -> Result<(PathBuf, Vec<String>)> {
+        if plan.secrets.is_empty() || !self.moves_secrets(plan)? {
+            return Ok((plan.draft.write()?, Vec::new()));
+        }
+        let unchanged = |reason: String| CliError::Refused(format!("nothing was written: {reason}"));
+        let vault = vault::of_user();
+        let vault = vault.ok_or_else(|| unchanged("there is no vault (set XDG_STATE_HOME or HOME)".to_owned()))?;
+        let moved = MovedSecrets::write(&vault, &plan.secrets).map_err(|error| unchanged(error.to_string()))?;
+        for server in plan.new_servers() {
+            plan.draft.put(&server.id, &moved.references(server, &plan.secrets));
+        }
+        plan.draft.check(&environment)?;
+        let path = plan.draft.write()?;
+        Ok((path, moved.keep()))
+    }
+
+    /// Decides whether secrets move into the vault. Asks on a terminal, unless a flag has the answer.
+    fn moves_secrets(&self, plan: &ImportPlan) -> Result<bool> {
+        if let Some(place) = self.secrets {
+            return Ok(place == SecretPlace::Vault);
+        }
+        if self.yes || !std::io::stdin().is_terminal() {
+            return Ok(false);
+        }
+        let entries: BTreeSet<&str> = plan.secrets.iter().map(|secret| secret.server.as_str()).collect();
+        let verb = if entries.len() == 1 { "entry contains" } else { "entries contain" };
+        let places: Vec<String> = plan.secrets.iter().map(|secret| escaped(&secret.place())).collect();
+        let (count, places) = (entries.len(), places.join(", "));
+        ask(&format!("{count} {verb} literal secrets: {places}; move them into the vault? [Y/n]"), true)
     }
 }
 
@@ -163,10 +211,15 @@ fn read(path: &Path, max: u64) -> Result<String, ReadError> {
     String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("the file is not UTF-8")))
 }
 
-fn confirm(path: &str) -> Result<bool> {
-    print(&format!("write to {path}? [y/N] "))?;
+/// Asks a question. An empty answer has the meaning `default`.
+fn ask(question: &str, default: bool) -> Result<bool> {
+    print(&format!("{question} "))?;
     std::io::stdout().flush().context("cannot write to stdout")?;
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
-    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    let count = std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    Ok(match answer.trim().to_lowercase().as_str() {
+        // The end of the input is no answer.
+        "" => count > 0 && default,
+        answer => matches!(answer, "y" | "yes"),
+    })
 }

@@ -22,6 +22,8 @@ struct LookedUp {
     vault: Option<Arc<Vault>>,
     /// The version of each secret before it was read.
     versions: BTreeMap<EntryName, Version>,
+    /// A secret that the vault failed to return. A repair of the vault does not change versions.
+    failed: Option<EntryName>,
 }
 
 impl UsedSecrets {
@@ -40,7 +42,10 @@ impl UsedSecrets {
         // The version is older than the value, so that no change is missed.
         let version = vault.version(EntryKind::Secret, &name);
         self.0.lock().versions.entry(name.clone()).or_insert(version);
-        vault.read(EntryKind::Secret, &name).map_err(|error| error.to_string())
+        vault.read(EntryKind::Secret, &name).map_err(|error| {
+            self.0.lock().failed = Some(name);
+            error.to_string()
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,13 +58,15 @@ impl UsedSecrets {
         *self.0.lock() = newer;
     }
 
-    /// Returns the versions of all secrets now, if one of them has changed since it was read. Accesses the disk.
+    /// Returns the versions of all secrets now, if one of them has changed since it was read, or if a vault that failed
+    /// works again. Accesses the disk.
     pub(crate) fn changed(&self) -> Option<Vec<Version>> {
-        let (vault, known) = {
+        let (vault, known, failed) = {
             let used = self.0.lock();
-            (used.vault.clone()?, used.versions.clone())
+            (used.vault.clone()?, used.versions.clone(), used.failed.clone())
         };
         let now: Vec<_> = known.keys().map(|name| vault.version(EntryKind::Secret, name)).collect();
-        (!now.iter().eq(known.values())).then_some(now)
+        let is_repaired = || failed.is_some_and(|name| vault.read(EntryKind::Secret, &name).is_ok());
+        (!now.iter().eq(known.values()) || is_repaired()).then_some(now)
     }
 }

@@ -1,7 +1,7 @@
 //! The reasons why a login fails.
 //!
-//! Each text names the place and, where there is one, the cure. Texts of a remote server are cleaned and cut before they
-//! enter an error. No error contains a token, a code or a secret.
+//! Each text names the place and, where there is one, the cure. Texts of a remote server are cleaned and cut before
+//! they enter an error. No error contains a token, a code or a secret.
 
 /// The reason why a login failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +24,10 @@ pub enum LoginError {
     NoDeviceLogin { host: String },
     #[error("the server did not ask for a login: it answered without one")]
     NotNeeded,
+    #[error(
+        "a browser cannot return to {uri} (the address must be http on this machine, like http://127.0.0.1:8000/callback)"
+    )]
+    RedirectUri { uri: String },
     #[error("the login has no attempt that waits for this address (begin again)")]
     Ended,
     #[error("the login was not finished in time (begin again)")]
@@ -51,7 +55,8 @@ pub struct FetchError {
     pub is_sent: bool,
 }
 
-/// The reason why the gateway does not trust what a server says. All URLs are masked, cleaned and cut.
+/// The reason why the gateway does not trust the metadata or the answer of a server. All URLs are masked, cleaned and
+/// cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("the {name} {url} is not usable: {fault}")]
@@ -66,13 +71,13 @@ pub enum Refusal {
     )]
     Resource { resource: String, url: String },
     #[error(
-        "{url} says that it belongs to the issuer {found}, but the issuer {expected} was asked (the operator of that \
+        "{url} belongs to the issuer {found}, but the issuer {expected} was asked (the operator of that \
          server must correct its metadata)"
     )]
     Issuer { url: String, found: String, expected: String },
     #[error(
-        "the server names {named} as its authorization servers, and \"oauth.issuer\" is {issuer} (correct \"issuer\" at the \
-         server)"
+        "the server names {named} as its authorization servers, and \"oauth.issuer\" is {issuer} (correct \"issuer\" at \
+         the server)"
     )]
     IssuerNotNamed { issuer: String, named: String },
     #[error(
@@ -81,7 +86,8 @@ pub enum Refusal {
     )]
     IssuerChanged { known: String, named: String },
     #[error(
-        "{issuer} has no page with metadata (set \"oauth\": {{\"authServerMetadataUrl\": …}} at the server if it is elsewhere)"
+        "{issuer} has no page with metadata (set \"oauth\": {{\"authServerMetadataUrl\": …}} at the server if it is \
+         elsewhere)"
     )]
     NoMetadata { issuer: String },
     #[error("{host} does not offer PKCE with S256, so a login there is not safe (its operator must enable it)")]

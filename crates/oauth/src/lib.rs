@@ -4,6 +4,8 @@
 //! stored credential, the refresh of its tokens, and the attempts of persons.
 
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod login;
 mod protocol;
 

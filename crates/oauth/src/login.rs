@@ -23,10 +23,11 @@ use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use goblin_client::authorization::Authorization;
+use goblin_config::mask;
 use goblin_config::oauth::Grant;
-use goblin_telemetry::{Event, Observe};
+use goblin_telemetry::{Event, Observe, clean};
 use goblin_vault::{EntryLock, EntryName, Vault, Version};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Uri};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -217,6 +218,9 @@ impl ServerLogin {
 
     /// Begins a login in a browser that returns to `redirect_uri`.
     pub async fn begin_in_browser(self: &Arc<Self>, redirect_uri: String) -> Result<BrowserLogin, LoginError> {
+        if !is_on_this_machine(&redirect_uri) {
+            return Err(LoginError::RedirectUri { uri: clean(&mask::url(&redirect_uri)) });
+        }
         let prepared = self.prepare(Some(&redirect_uri)).await?;
         BrowserLogin::new(Arc::clone(self), prepared, &redirect_uri)
     }
@@ -339,6 +343,15 @@ impl Authorization for ServerLogin {
         }
         is_missing
     }
+}
+
+/// Reports whether a browser that returns to this address stays on its machine. Any other address would get the code of
+/// the login.
+fn is_on_this_machine(redirect_uri: &str) -> bool {
+    let Ok(uri) = redirect_uri.parse::<Uri>() else { return false };
+    let is_plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    let is_own = matches!(uri.host(), Some("127.0.0.1" | "localhost" | "[::1]"));
+    is_plain && is_own && uri.scheme_str() == Some("http") && uri.port_u16().is_some()
 }
 
 impl std::fmt::Debug for ServerLogin {

@@ -14,3 +14,6 @@ pub(crate) mod metadata;
 pub(crate) mod probe;
 pub(crate) mod token;
 pub(crate) mod url;
+
+#[cfg(test)]
+mod tests;

@@ -110,24 +110,28 @@ impl fmt::Display for KeySource {
 }
 
 impl KeySource {
-    /// Returns the instruction for using a vault that was encrypted with this key, when another key was found.
-    pub(crate) fn cure(&self, directory: &Path) -> String {
-        let anew = format!(
-            "if that key is lost, remove the vault and set its secrets again: rm -r {}",
-            trust::shell_path(&directory.to_string_lossy())
-        );
-        let cure = match self {
-            KeySource::Credential(_) => {
-                format!("run the command in the service, or set {KEY_FILE_VARIABLE} to a file with the same key")
-            }
-            KeySource::File(path) => {
-                format!("set {KEY_FILE_VARIABLE}={}", trust::shell_path(&path.to_string_lossy()))
-            }
-            KeySource::Generated(path) => {
-                format!("restore {} from a backup and unset {KEY_FILE_VARIABLE}", path.display())
-            }
+    /// Returns the instruction for using a vault that was encrypted with this key, when another key or none was found.
+    pub(crate) fn cure(&self, found: Option<&KeySource>, directory: &Path) -> String {
+        let quoted = |path: &Path| trust::shell_path(&path.to_string_lossy());
+        // The key that was found takes precedence over the recorded one.
+        let remove = match found {
+            Some(KeySource::Credential(_)) => Some(format!("remove the credential {CREDENTIAL} from the service")),
+            Some(KeySource::File(_)) => Some(format!("unset {KEY_FILE_VARIABLE}")),
+            Some(KeySource::Generated(_)) | None => None,
         };
-        format!("{cure}; {anew}")
+        let restore = match self {
+            KeySource::Credential(_) => Some(format!(
+                "run the command with the credential {CREDENTIAL}, or set {KEY_FILE_VARIABLE} to a file with the same key"
+            )),
+            KeySource::File(path) => Some(format!("set {KEY_FILE_VARIABLE}={}", quoted(path))),
+            KeySource::Generated(path) if path.exists() && remove.is_some() => None,
+            KeySource::Generated(path) => Some(format!("restore {} from a backup", path.display())),
+        };
+        let is_other_file = matches!((self, found), (KeySource::File(_), Some(KeySource::File(_))));
+        let steps: Vec<String> = remove.filter(|_| !is_other_file).into_iter().chain(restore).collect();
+        let anew =
+            format!("if the key is lost, remove the vault and set its secrets again: rm -r {}", quoted(directory));
+        format!("{}; {anew}", steps.join(" and "))
     }
 
     fn error(&self, flaw: impl Into<String>, cure: impl Into<String>) -> VaultError {

@@ -28,7 +28,7 @@ pub use crate::name::{EntryAddress, EntryKind, EntryName};
 
 use crate::disk::OpenError;
 use crate::entry::EntryFault;
-use crate::key::KeyPlaces;
+use crate::key::{KeyPlaces, KeySource};
 use crate::open::{Missing, OpenVault};
 
 pub const MAX_NAME_BYTES: usize = 256;
@@ -173,6 +173,15 @@ impl Vault {
         match self.exists()? {
             true => self.open(Missing::Reject).map(|open| open.source.to_string()),
             false => Err(VaultError::NoRecord(self.directory.clone())),
+        }
+    }
+
+    /// Reports whether the key is a file in the vault itself. Such a key protects no more than its mode does.
+    pub fn has_generated_key(&self) -> Result<bool, VaultError> {
+        match self.exists()? && disk::read_private(&self.directory.join(open::RECORD_FILE), open::MAX_RECORD)?.is_some()
+        {
+            true => self.open(Missing::Reject).map(|open| matches!(open.source, KeySource::Generated(_))),
+            false => Ok(false),
         }
     }
 

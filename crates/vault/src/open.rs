@@ -12,9 +12,9 @@ use crate::key::{self, GENERATED_FILE, Key, KeyPlaces, KeySource};
 use crate::name::is_entry_file;
 use crate::{VaultError, Version, disk};
 
-const RECORD_FILE: &str = "vault.json";
+pub(crate) const RECORD_FILE: &str = "vault.json";
 const FORMAT: u64 = 1;
-const MAX_RECORD: u64 = 16 << 10;
+pub(crate) const MAX_RECORD: u64 = 16 << 10;
 
 /// An open vault: the cipher for its entries.
 #[derive(Debug)]
@@ -76,17 +76,15 @@ impl OpenVault {
             Some(found) => Some(found),
             None => key::read_generated(directory)?,
         };
-        let other = |found: String| VaultError::OtherKey {
+        let other = |found: Option<&KeySource>| VaultError::OtherKey {
             directory: directory.to_owned(),
             recorded: recorded.key.to_string(),
-            found,
-            cure: recorded.key.cure(directory),
+            found: found.map_or("no key was found".to_owned(), |source| format!("{source} has another key")),
+            cure: recorded.key.cure(found, directory),
         };
         match found {
-            None => Err(other("no key was found".to_owned())),
-            Some((key, source)) if key.check_value() != recorded.check => {
-                Err(other(format!("{source} now has another key")))
-            }
+            None => Err(other(None)),
+            Some((key, source)) if key.check_value() != recorded.check => Err(other(Some(&source))),
             Some((key, source)) => Ok(OpenVault { cipher: EntryCipher::new(&key), source, record }),
         }
     }

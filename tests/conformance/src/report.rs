@@ -38,23 +38,27 @@ pub struct Check {
 impl Report {
     pub fn read(directory: &Path, prefix: &str, accepted: bool) -> Result<Report> {
         let mut report = Report { accepted, ..Report::default() };
+        report.add(directory, prefix, "")?;
+        Ok(report)
+    }
+
+    /// Adds the scenarios in a directory. A scenario with a `/` in its name has a directory in another one, and `group`
+    /// is the name of that one.
+    fn add(&mut self, directory: &Path, prefix: &str, group: &str) -> Result<()> {
         let entries = fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("cannot list {}", directory.display()))?;
-            let name = entry.file_name();
-            let Some(scenario) = name.to_str().and_then(|name| scenario_of(prefix, name)) else {
-                bail!("not the results of a scenario: {}", entry.path().display());
-            };
-            let path = entry.path().join("checks.json");
-            let outcome = if path.exists() {
-                let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                Outcome::parse(&text).with_context(|| format!("{} holds no checks", path.display()))?
-            } else {
-                Outcome::broken()
-            };
-            report.scenarios.insert(scenario.to_owned(), outcome);
+            let (name, path) = (entry.file_name(), entry.path());
+            let Some(name) = name.to_str() else { bail!("not the results of a scenario: {}", path.display()) };
+            match scenario_of(prefix, name) {
+                Some(scenario) => {
+                    self.scenarios.insert(format!("{group}{scenario}"), Outcome::read(&path.join("checks.json"))?);
+                }
+                None if group.is_empty() && path.is_dir() => self.add(&path, "", &format!("{name}/"))?,
+                None => bail!("not the results of a scenario: {}", path.display()),
+            }
         }
-        Ok(report)
+        Ok(())
     }
 
     /// Removes all failed checks.
@@ -108,6 +112,15 @@ impl fmt::Display for Report {
 }
 
 impl Outcome {
+    /// Reads the checks of a scenario. A scenario without a file of them is broken.
+    fn read(path: &Path) -> Result<Outcome> {
+        if !path.exists() {
+            return Ok(Outcome::broken());
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Outcome::parse(&text).with_context(|| format!("{} holds no checks", path.display()))
+    }
+
     fn parse(text: &str) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for record in serde_json::from_str::<Vec<Record>>(text)? {

@@ -141,13 +141,23 @@ impl Results {
 
     /// Returns the stderr of the suite's clients, which includes the gateway's log.
     fn client_output(&self) -> Result<String> {
-        let mut output = String::new();
-        for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
-            let path = entry.context("cannot list the results")?.path().join("stderr.txt");
-            output += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        }
-        Ok(output)
+        output_below(&self.directory)
     }
+}
+
+/// Returns the stderr in a directory of results. A scenario with a `/` in its name has a directory in another one.
+fn output_below(directory: &Path) -> Result<String> {
+    let mut output = String::new();
+    for entry in fs::read_dir(directory).context("cannot list the results")? {
+        let directory = entry.context("cannot list the results")?.path();
+        let path = directory.join("stderr.txt");
+        output += &match path.exists() {
+            true => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
+            false if directory.is_dir() => output_below(&directory)?,
+            false => String::new(),
+        };
+    }
+    Ok(output)
 }
 
 impl Drop for Results {

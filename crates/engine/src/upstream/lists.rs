@@ -221,6 +221,11 @@ impl LinkLists {
         self.progress.send_modify(|progress| progress.has_settled = true);
     }
 
+    /// Records that the next listing counts as the first one, because a login has changed what the server offers.
+    pub(crate) fn set_unsettled(&self) {
+        self.progress.send_modify(|progress| progress.has_settled = false);
+    }
+
     /// Reports whether lists are being fetched or are marked for a fetch.
     pub(crate) fn is_refreshing(&self) -> bool {
         self.is_refreshing.load(Ordering::Acquire) || self.has_marks()

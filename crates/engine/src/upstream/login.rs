@@ -147,8 +147,7 @@ impl BackendLogin {
         for attempt in open {
             let (AttemptKind::Remote(login) | AttemptKind::Own(login)) = &attempt.kind else { continue };
             match login.complete(callback).await {
-                // The address of another page ends no attempt.
-                Err(error @ LoginError::Callback(CallbackFault::State | CallbackFault::NotACallback)) => {
+                Err(error @ LoginError::Callback(CallbackFault::NotACallback | CallbackFault::State)) => {
                     failure = error
                 }
                 outcome => {

@@ -13,6 +13,7 @@ use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use serde_json::{Value, json};
 
+use crate::import::moves::FoundSecret;
 use crate::style::{plural, wrap};
 use crate::table::{Column, Table};
 
@@ -24,6 +25,8 @@ pub(crate) struct ImportPlan {
     pub outside: Vec<Problem>,
     /// The files that the search tried.
     pub searched: Vec<PathBuf>,
+    /// The literal secrets of the new servers.
+    pub secrets: Vec<FoundSecret>,
 }
 
 impl ImportPlan {
@@ -53,6 +56,8 @@ impl ImportPlan {
         section(&mut text, width, "without a fixed version", versions);
         let missing: BTreeSet<String> = self.outside.iter().map(|problem| escaped(&problem.message)).collect();
         section(&mut text, width, "to be set for the gateway", missing.into_iter());
+        let secrets = self.secrets.iter().map(|secret| escaped(&secret.place()));
+        section(&mut text, width, "literal secrets (--secrets vault moves them into the vault)", secrets);
         if self.new_servers().any(|server| consent::is_masked(&server.entry)) {
             text.push_str("\n*** hides values of variables, headers and URLs; the file gets the real values\n");
         }
@@ -79,7 +84,8 @@ impl ImportPlan {
         table.render(terminal, false)
     }
 
-    pub(crate) fn json(&self, written: bool) -> Value {
+    /// `names` are the names of the secrets in the vault, in the order of the secrets. Empty if no secret was moved.
+    pub(crate) fn json(&self, written: bool, names: &[String]) -> Value {
         let server = |server: &ImportCandidate| {
             json!({
                 "id": server.id,
@@ -93,20 +99,29 @@ impl ImportPlan {
         let notes = self.merged.notes.iter().map(|note| {
             json!({ "file": note.file, "server": note.server, "member": note.member, "why": note.why, "cure": note.cure })
         });
+        let secrets = self.secrets.iter().enumerate().map(
+            |(index, secret)| json!({ "server": secret.server, "place": secret.place(), "moved": names.get(index) }),
+        );
         json!({
             "target": self.draft.path(),
             "written": written,
             "servers": self.merged.servers.iter().map(server).collect::<Vec<_>>(),
             "notes": notes.collect::<Vec<_>>(),
+            "secrets": secrets.collect::<Vec<_>>(),
             "missing": self.outside.iter().map(|problem| &problem.message).collect::<BTreeSet<_>>(),
         })
     }
 }
 
-pub(crate) fn done(count: usize, path: &Path) -> String {
+/// `names` are the names of the secrets that were moved into the vault.
+pub(crate) fn done(count: usize, path: &Path, names: &[String]) -> String {
     let servers = plural(count, "server");
+    let moved = match names {
+        [] => String::new(),
+        names => format!("moved {} into the vault: {}\n", plural(names.len(), "secret"), names.join(", ")),
+    };
     format!(
-        "added {servers} to {}\n\nnext:\n  goblin check --connect   to see whether they answer\n  \
+        "added {servers} to {}\n{moved}\nnext:\n  goblin check --connect   to see whether they answer\n  \
          goblin serve             to offer them at one address\n",
         path.display()
     )

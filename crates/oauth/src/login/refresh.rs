@@ -202,7 +202,8 @@ impl ServerLogin {
         self.store(stored, &lock).await;
         self.failures.lock().clear();
         self.record_granted(&scopes);
-        match self.credential.load().as_ref().is_some_and(|credential| credential.is_unsaved) {
+        let is_unsaved = self.credential.load().as_ref().is_some_and(|credential| credential.is_unsaved);
+        match is_unsaved {
             true => Err(LoginError::Vault(self.unsaved_reason().await)),
             false => Ok(()),
         }

@@ -115,6 +115,26 @@ fn oauth1_logins_for_missing_scopes_are_limited() {
 }
 
 #[test]
+fn oauth1_a_browser_returns_to_this_machine_only() {
+    for uri in ["http://127.0.0.1:8000/callback", "http://localhost:1/callback", "http://[::1]:8000/callback"] {
+        assert!(is_on_this_machine(uri), "{uri}");
+    }
+    let foreign = [
+        "http://127.0.0.1/callback",
+        "https://127.0.0.1:8000/callback",
+        "http://127.0.0.1.evil.example:8000/callback",
+        "http://127.0.0.1@evil.example:8000/callback",
+        "http://evil.example:8000/callback",
+        "http://127.0.0.2:8000/callback",
+        "/callback",
+        "",
+    ];
+    for uri in foreign {
+        assert!(!is_on_this_machine(uri), "{uri}");
+    }
+}
+
+#[test]
 fn oauth3_tokens_are_due_late_in_their_life_and_idle_ones_once_a_day() {
     let hour = stored(Some(3600), Some("refresh"));
     assert!(!hour.is_due(at(2879)) && hour.is_due(at(2880)) && hour.is_due(at(9999)));

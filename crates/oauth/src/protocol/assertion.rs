@@ -56,7 +56,7 @@ impl SigningKey {
         let failed = |reason: &str| LoginError::Key(reason.to_owned());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| failed("the clock is wrong"))?.as_secs();
         let mut nonce = [0; 16];
-        getrandom::fill(&mut nonce).map_err(|_| failed("the system has no random numbers"))?;
+        getrandom::fill(&mut nonce).expect("the system has a random source");
         let mut header = json!({"alg": self.pair.algorithm(), "typ": "JWT"});
         if let Some(id) = &self.id {
             header["kid"] = id.as_str().into();

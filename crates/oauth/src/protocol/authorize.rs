@@ -47,7 +47,7 @@ impl AuthorizationRequest {
         discovery.check_pkce()?;
         let no_endpoint = || Refusal::NoEndpoint { host: server.host().to_owned(), name: "authorization endpoint" };
         let endpoint = server.authorization_endpoint.as_deref().ok_or_else(no_endpoint)?;
-        let (state, verifier) = (random()?, random()?);
+        let (state, verifier) = (random(), random());
         let challenge = BASE64.encode(digest(&SHA256, verifier.as_bytes()));
         let scope = (!scopes.is_empty()).then(|| scopes.join(" "));
         // OpenID Connect issues a refresh token only if it asks the person.
@@ -83,8 +83,8 @@ impl AuthorizationRequest {
         &self.url
     }
 
-    /// Reads the address to which the browser returned, whole or from its path on. Checks `state` first, then `iss`, then
-    /// `error`.
+    /// Reads the address to which the browser returned, whole or from its path on. Checks `state` first, then `iss`,
+    /// then `error`.
     pub(crate) fn read_callback(&self, callback: &str) -> Result<AuthorizationCode, LoginError> {
         let code = self.expected.code(callback)?;
         Ok(AuthorizationCode { code, verifier: self.verifier.clone(), redirect_uri: self.redirect_uri.clone() })
@@ -95,7 +95,7 @@ impl AuthorizationRequest {
 pub(crate) struct ExpectedCallback {
     pub state: String,
     pub issuer: String,
-    /// Whether the authorization server says that it sends its name (RFC 9207).
+    /// Whether the metadata promises the issuer in each callback (RFC 9207).
     pub needs_issuer: bool,
 }
 
@@ -130,17 +130,19 @@ impl ExpectedCallback {
 struct Parameters([Option<String>; KNOWN.len()]);
 
 impl Parameters {
-    /// Reads a URL, a path with a query, or a query. Returns `None` for any other text, and if a parameter occurs twice.
+    /// Reads a URL, a path with a query, or a query. Returns `None` for any other text, and if a parameter occurs
+    /// twice.
     fn read(callback: &str) -> Option<Parameters> {
         if callback.len() > MAX_CALLBACK {
             return None;
         }
         let callback = callback.trim();
         let callback = callback.split_once('#').map_or(callback, |(before, _)| before);
-        let query = match callback.split_once('?') {
-            Some((_, query)) => query,
-            None if callback.contains('/') => return None,
-            None => callback,
+        let query = match callback.find(['?', '=']) {
+            Some(at) if callback[at..].starts_with('?') => &callback[at + 1..],
+            // A value of a query may contain a question mark.
+            Some(at) if !callback[..at].contains('/') => callback,
+            _ => return None,
         };
         let mut found = Parameters([const { None }; KNOWN.len()]);
         for (count, pair) in query.split('&').filter(|pair| !pair.is_empty()).enumerate() {
@@ -160,11 +162,10 @@ impl Parameters {
 }
 
 /// Returns 256 random bits as text.
-fn random() -> Result<String, LoginError> {
+fn random() -> String {
     let mut bytes = [0; 32];
-    let failed = |error| LoginError::Key(format!("the system has no random numbers ({error})"));
-    getrandom::fill(&mut bytes).map_err(failed)?;
-    Ok(BASE64.encode(bytes))
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    BASE64.encode(bytes)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Opens a page in the browser of this desktop.
 //!
-//! No shell takes part: the URL is the only argument of one program. The URL is checked all the same, because some of these
-//! programs are scripts.
+//! No shell takes part: the URL is the only argument of one program. The URL is checked all the same, because some of
+//! these programs are scripts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,8 +16,8 @@ const OPENER: &str = if cfg!(target_os = "macos") { "open" } else { "xdg-open" }
 /// The length limit of a URL to open.
 const MAX_URL: usize = 64 << 10;
 
-/// Opens a URL in the user's browser, without a shell. Checks the URL: http or https, no control or shell character. Does
-/// not wait for the browser.
+/// Opens a URL in the user's browser, without a shell. Checks the URL: http or https, no control or shell character.
+/// Does not wait for the browser.
 pub fn open_browser(url: &str) -> io::Result<()> {
     open_with(&opener(std::env::var_os("BROWSER")), url)
 }

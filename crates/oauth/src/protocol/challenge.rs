@@ -1,7 +1,7 @@
 //! Reads the `WWW-Authenticate` headers of a server.
 //!
-//! A header may contain several challenges, and commas separate both challenges and their parameters. What cannot be read
-//! is skipped: a broken challenge costs its parameters and no more.
+//! A header may contain several challenges, and commas separate both challenges and their parameters. The reader
+//! skips what it cannot read: a broken challenge costs its parameters and no more.
 
 use http::HeaderMap;
 use http::header::WWW_AUTHENTICATE;
@@ -14,7 +14,7 @@ pub(crate) const MAX_SCOPES: usize = 100;
 /// The length limit of an error code.
 const MAX_CODE: usize = 64;
 
-/// What a server says when it rejects a request.
+/// The reason and the demand with which a server rejects a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Challenge {
     pub resource_metadata: Option<String>,
@@ -122,8 +122,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a token or a quoted string. The inner `None` stands for a value that is not UTF-8. Returns `None` if there is
-    /// no value.
+    /// Reads a token or a quoted string. The inner `None` stands for a value that is not UTF-8. Returns `None` if there
+    /// is no value.
     fn value(&mut self) -> Option<Option<String>> {
         if self.peek() != Some(b'"') {
             // Servers forget the quotes of URLs, so read to the next separator.

@@ -123,7 +123,7 @@ pub(crate) async fn client_for(
     redirect_uri: Option<&str>,
 ) -> Result<ClientIdentity, LoginError> {
     if redirect_uri.is_some() {
-        // Nobody registers a client for a login that is refused afterwards.
+        // A login that is refused later must not leave a registration behind.
         discovery.check_pkce()?;
     }
     match configured(target, &discovery.server)? {
@@ -152,7 +152,7 @@ fn credential(secret: Option<Secret>, method: Option<&str>, server: &Authorizati
     let listed = [BASIC, POST, NONE].into_iter().find(|method| is_listed(method));
     match method.or(listed) {
         Some(POST) => ClientCredential::Post(secret),
-        // An unasked secret is useless at a server that knows no secrets.
+        // The server issued a secret and accepts none.
         Some(NONE) => ClientCredential::None,
         _ => ClientCredential::Basic(secret),
     }

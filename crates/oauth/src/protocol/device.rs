@@ -46,7 +46,7 @@ pub(crate) async fn authorize_device(
     let scope = (!scopes.is_empty()).then(|| scopes.join(" "));
     let form =
         Form::default().with_some("scope", scope.as_deref()).with_some("resource", discovery.resource.as_deref());
-    // The endpoint wants the id of each client, also of one that proves itself in a header (RFC 8628, section 3.1).
+    // The endpoint requires the id, even if a header has it as well (RFC 8628, section 3.1).
     let form = if client.sends_id() { form } else { form.with("client_id", &client.id) };
     let answer = fetcher.post(&url, client.authenticate(form, server)?, FETCH_TIMEOUT).await?;
     let secrets: Vec<&str> = client.secret().into_iter().map(Secret::expose).collect();

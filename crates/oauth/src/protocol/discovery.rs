@@ -1,7 +1,8 @@
-//! Finds the authorization server of a server, and checks what both say.
+//! Finds the authorization server of a server, and checks the metadata of both.
 //!
-//! The order is that of the specification: the URL in the challenge, the well-known page of the server's path, that of its
-//! root. A server without any of them follows the version of 2025-03-26, in which it is its own authorization server.
+//! The order is that of the specification: the URL in the challenge, the well-known page of the server's path, that of
+//! its root. A server without any of them follows the version of 2025-03-26, in which it is its own authorization
+//! server.
 
 use std::net::IpAddr;
 
@@ -39,6 +40,16 @@ pub(crate) struct Probe {
 }
 
 impl Discovery {
+    #[cfg(test)]
+    pub(crate) fn new(
+        server: AuthorizationServer,
+        resource: Option<String>,
+        scopes: Vec<String>,
+        has_pkce: bool,
+    ) -> Discovery {
+        Discovery { server, resource, scopes, has_pkce }
+    }
+
     /// Returns an error unless the authorization server offers PKCE with S256. Each login with a code needs it.
     pub(crate) fn check_pkce(&self) -> Result<(), Refusal> {
         let refused = || Refusal::NoChallengeMethod { host: self.server.host().to_owned() };
@@ -60,7 +71,7 @@ pub(crate) async fn discover(
             None => own_metadata(fetcher, target).await?,
         },
     };
-    check_endpoints(fetcher, &found.server)?;
+    endpoints(fetcher, &found.server)?;
     let (named, supported) = resource.map(|it| (it.resource, it.scopes)).unwrap_or_default();
     let indicator = match target.options.resource {
         ResourceIndicator::Sent => Some(named.unwrap_or_else(|| canonical(&target.url))),
@@ -129,8 +140,8 @@ fn canonical(url: &Uri) -> String {
     format!("{}{}", connect::origin(url).unwrap_or_default(), url.path().trim_end_matches('/'))
 }
 
-/// Returns the issuer to ask: the configured one, or the first usable one that the server names. Returns `None` if there
-/// is neither.
+/// Returns the issuer to ask: the configured one, or the first usable one that the server names. Returns `None` if
+/// there is neither.
 fn named_issuer(
     fetcher: &Fetcher,
     target: &LoginTarget,
@@ -165,7 +176,7 @@ fn check_issuer(fetcher: &Fetcher, issuer: &str) -> Result<(), Refusal> {
 /// The metadata of an authorization server, and whether it offers PKCE.
 struct Found {
     server: AuthorizationServer,
-    pub has_pkce: bool,
+    has_pkce: bool,
 }
 
 impl Found {
@@ -199,7 +210,8 @@ async fn issuer_metadata(fetcher: &Fetcher, issuer: &str) -> Result<Found, Login
     }
 }
 
-/// Returns the metadata of a server that is its own authorization server. Without any it has the endpoints of 2025-03-26.
+/// Returns the metadata of a server that is its own authorization server. The endpoints of 2025-03-26 replace missing
+/// metadata.
 async fn own_metadata(fetcher: &Fetcher, target: &LoginTarget) -> Result<Found, LoginError> {
     let origin = connect::origin(&target.url).unwrap_or_default();
     if let Some(document) = first_document(fetcher, &origin).await? {
@@ -246,8 +258,8 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
     }
 }
 
-/// Checks each URL in the metadata of an authorization server.
-fn check_endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<(), Refusal> {
+/// Checks each URL in the metadata of an authorization server, and returns them.
+pub(crate) fn endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<Vec<String>, Refusal> {
     let endpoints = [
         ("token endpoint", Some(&server.token_endpoint)),
         ("authorization endpoint", server.authorization_endpoint.as_ref()),
@@ -255,14 +267,16 @@ fn check_endpoints(fetcher: &Fetcher, server: &AuthorizationServer) -> Result<()
         ("revocation endpoint", server.revocation_endpoint.as_ref()),
         ("device authorization endpoint", server.device_authorization_endpoint.as_ref()),
     ];
+    let mut checked = Vec::new();
     for (name, url) in endpoints {
         let Some(url) = url else { continue };
         fetcher.check(name, url)?;
         if !is_safe_for_opener(url) {
             return Err(Refusal::Url { name, url: shown_url(url), fault: UrlFault::Shell });
         }
+        checked.push(url.clone());
     }
-    Ok(())
+    Ok(checked)
 }
 
 #[cfg(test)]

@@ -76,7 +76,13 @@ impl Fetcher {
         }
     }
 
-    /// Checks a URL that a server names. `name` says what the URL is.
+    /// Replaces the addresses that the server may name. The servers of a test are on this machine.
+    #[cfg(test)]
+    pub(crate) fn with_reach(self, reach: Reach) -> Fetcher {
+        Fetcher { reach, ..self }
+    }
+
+    /// Checks a URL that a server names. `name` describes the URL.
     pub(crate) fn check(&self, name: &'static str, url: &str) -> Result<CheckedUrl, Refusal> {
         let refused = |fault| Refusal::Url { name, url: shown_url(url), fault };
         let checked = CheckedUrl::parse(url, self.plain_http).map_err(refused)?;
@@ -227,8 +233,8 @@ fn request(uri: &Uri, payload: Option<Payload>) -> Request<Full<Bytes>> {
     request
 }
 
-/// Returns the URL of a redirect. A location is an absolute URL, or a path on the same host. Other forms become a URL that
-/// the check refuses.
+/// Returns the URL of a redirect. A location is an absolute URL, or a path on the same host. Other forms become a URL
+/// that the check refuses.
 fn resolved(base: &CheckedUrl, location: &str) -> String {
     let (scheme, authority) = (base.uri().scheme_str(), base.uri().authority());
     if let (Some(scheme), Some(authority), true) = (scheme, authority, is_path(location)) {

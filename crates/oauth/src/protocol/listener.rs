@@ -1,7 +1,7 @@
 //! Listens on this machine for the browser that returns from a login page.
 //!
-//! Any page in the browser can send requests here. So the listener only hands addresses over, and the login that waits
-//! for one checks it. A page shows nothing of its address.
+//! Any page in the browser can send requests here. The listener therefore only hands addresses over, and the login that
+//! waits for one checks it. A page shows nothing of its address.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -67,7 +67,7 @@ pub struct CallbackListener {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// The addresses that browsers opened and nobody has read.
+/// The addresses that browsers opened and no login has read.
 #[derive(Default)]
 struct CallbackQueue {
     waiting: Mutex<VecDeque<String>>,
@@ -177,7 +177,7 @@ impl Connections {
         let mut builder = http1::Builder::new();
         builder.keep_alive(false).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
         builder.timer(TokioTimer::new()).header_read_timeout(CONNECTION_TIMEOUT);
-        // The browser sees a connection that fails or takes too long. Nobody else needs to.
+        // The browser shows the failure of its connection.
         let _ = timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await;
     }
 

@@ -1,7 +1,8 @@
 //! Asks a server whether it needs a login.
 //!
-//! Most servers reject each request without a token. Some let everybody open a session and reject the first request in
-//! it, and servers with HTTP+SSE know no POST at their URL. So the probe opens a session, and then sends one more request.
+//! Most servers reject each request without a token. Some accept a session without one and reject the first request in
+//! it, and servers with HTTP+SSE know no POST at their URL. The probe therefore opens a session, and then sends one
+//! more request.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -59,7 +60,7 @@ pub(crate) async fn probe(target: &LoginTarget) -> Result<Probe, LoginError> {
 enum Outcome {
     Challenged(Challenge),
     Answered,
-    /// The status says that the server has a problem of its own.
+    /// The status reports a problem of the server itself.
     Broken(StatusCode),
 }
 

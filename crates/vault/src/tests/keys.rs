@@ -76,7 +76,7 @@ fn oauth7_another_key_is_rejected_with_both_sources_and_the_cure() {
     let wrong = scratch.vault_with_key(&other);
     let (file, other) = (file.to_str().unwrap(), other.to_str().unwrap());
     let cure = format!("set GOBLIN_KEY_FILE={file}");
-    assert_mentions(&read(&wrong, "token").unwrap_err(), &[file, other, "now has another key", &cure, "rm -r /"]);
+    assert_mentions(&read(&wrong, "token").unwrap_err(), &[file, other, "has another key", &cure, "rm -r /"]);
     let error = wrong.write(EntryKind::Secret, &name("new"), &Secret::new("v")).unwrap_err().to_string();
     assert_mentions(&error, &[file, other]);
     assert!(!error.contains(HEX) && !error.contains(OTHER));
@@ -87,13 +87,38 @@ fn oauth7_another_key_is_rejected_with_both_sources_and_the_cure() {
     write(&generated.vault(), "token", "s3cret");
     let vault = generated.vault_with_key(Path::new(other));
     assert_mentions(&read(&vault, "token").unwrap_err(), &["the generated key file", other, "unset GOBLIN_KEY_FILE"]);
-    std::fs::remove_file(generated.directory().join("key")).unwrap();
+    assert!(!read(&vault, "token").unwrap_err().contains("from a backup"), "the key is still there");
+    let key = generated.directory().join("key");
+    std::fs::write(&key, OTHER).unwrap();
+    assert_mentions(&read(&generated.vault(), "token").unwrap_err(), &["has another key", "from a backup"]);
+    std::fs::remove_file(key).unwrap();
     assert_mentions(&read(&generated.vault(), "token").unwrap_err(), &["no key was found", "from a backup"]);
     assert!(!generated.directory().join("key").exists(), "a lost key is not replaced");
     std::fs::remove_file(generated.directory().join("vault.json")).unwrap();
     assert_mentions(&read(&generated.vault(), "token").unwrap_err(), &["vault.json is missing", "rm -r /"]);
     let error = generated.vault().write(EntryKind::Secret, &name("b"), &Secret::new("b")).unwrap_err().to_string();
     assert_mentions(&error, &["vault.json is missing"]);
+}
+
+#[test]
+fn oauth7_a_shell_without_the_credential_of_a_service_gets_the_cure() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.0.join("credentials")).unwrap();
+    let credential = key_file(&scratch, "credentials/goblin.key", HEX);
+    let directory = credential.parent().unwrap().to_str().unwrap().to_owned();
+    let in_service = |name: &str| (name == "CREDENTIALS_DIRECTORY").then(|| directory.clone());
+    write(&Vault::new(scratch.directory(), &in_service), "token", "s3cret");
+    let error = read(&scratch.vault(), "token").unwrap_err();
+    assert_mentions(&error, &["the systemd credential /", "no key was found", "run the command with the credential"]);
+    let same = key_file(&scratch, "same", HEX);
+    assert_eq!(read(&scratch.vault_with_key(&same), "token"), Ok(Some("s3cret".to_owned())));
+
+    let other = Scratch::new();
+    write(&other.vault_with_key(&same), "token", "s3cret");
+    std::fs::write(&credential, OTHER).unwrap();
+    let error = read(&Vault::new(other.directory(), &in_service), "token").unwrap_err();
+    let cure = format!("remove the credential goblin.key from the service and set GOBLIN_KEY_FILE={}", same.display());
+    assert_mentions(&error, &["has another key", &cure]);
 }
 
 #[test]

@@ -73,7 +73,8 @@ impl Supervisor {
             };
             let _ = login.changes().wait_for(is_done).await;
         }
-        // Calls wait for the attempt from here on.
+        // Calls wait for the attempt from here on. The server is ready when its lists are.
+        self.slot.lists().set_unsettled();
         self.slot.publish(BackendState::Starting);
     }
 
