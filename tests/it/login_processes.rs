@@ -76,7 +76,7 @@ enum Outcome {
 async fn last_issue(home: &LoginHome) -> Value {
     let mut tokens = eventually("no request for tokens is open", || async {
         let tokens = home.server.recorded("tokens").await;
-        tokens.iter().all(|token| !token["grant"].is_null()).then_some(tokens)
+        tokens.iter().all(|token| token["closed"] == true).then_some(tokens)
     })
     .await;
     tokens.retain(|token| token["handled"] == true);

@@ -127,32 +127,42 @@ function watch(provider, ledger) {
     ledger.count("revokedGrants");
     if (ctx.oidc.route === "token") ledger.count("reusedTokens");
   });
-  const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
   provider.use(async (ctx, next) => {
     if (ctx.path !== "/token") {
       await next();
       return note(ledger, ctx);
     }
-    const { token: fault, delayBefore, delayAfter } = ledger.faults;
     ledger.count("tokenRequests");
-    const entry = { at: Date.now(), handled: false, answered: false };
+    const entry = { at: Date.now(), handled: false, answered: false, closed: false };
     ledger.add("tokens", entry);
-    if (delayBefore > 0) await pause(delayBefore);
-    if (fault === "hang") return void (ctx.respond = false);
-    if (fault === "500") return void Object.assign(ctx, { status: 500, body: "broken" });
-    if (fault === "html") return void Object.assign(ctx, { status: 200, type: "html", body: "<html>busy</html>" });
-    if (fault === "invalid_client" || fault === "invalid_grant") {
-      return void Object.assign(ctx, { status: fault === "invalid_client" ? 401 : 400, body: { error: fault, error_description: "switched by the test" } });
-    }
-    await next();
-    noteToken(ledger, ctx, entry);
-    ctx.res.on("finish", () => (entry.answered = true));
-    if (delayAfter > 0) await pause(delayAfter);
-    if (fault === "drop") {
-      ctx.respond = false;
-      ctx.req.socket.destroy();
+    // The end of a request whose client has died is recorded too.
+    try {
+      await answerToken(ledger, ctx, next, entry);
+    } finally {
+      entry.closed = true;
     }
   });
+}
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+async function answerToken(ledger, ctx, next, entry) {
+  const { token: fault, delayBefore, delayAfter } = ledger.faults;
+  if (delayBefore > 0) await pause(delayBefore);
+  if (fault === "hang") return void (ctx.respond = false);
+  if (fault === "500") return void Object.assign(ctx, { status: 500, body: "broken" });
+  if (fault === "html") return void Object.assign(ctx, { status: 200, type: "html", body: "<html>busy</html>" });
+  if (fault === "invalid_client" || fault === "invalid_grant") {
+    return void Object.assign(ctx, { status: fault === "invalid_client" ? 401 : 400, body: { error: fault, error_description: "switched by the test" } });
+  }
+  await next();
+  noteToken(ledger, ctx, entry);
+  ctx.res.on("finish", () => (entry.answered = true));
+  if (delayAfter > 0) await pause(delayAfter);
+  if (fault === "drop") {
+    ctx.respond = false;
+    ctx.req.socket.destroy();
+  }
 }
 
 function noteToken(ledger, ctx, entry) {

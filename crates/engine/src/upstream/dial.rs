@@ -252,7 +252,7 @@ impl BackendDialer {
             (matches!(link.wire(), LinkTransport::Stdio(_)), self.eras.has_worked_without_handshake());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
-            Some(Ok(Err(LinkError::LoginNeeded))) => Some(HandshakeError::login_needed()),
+            Some(Ok(Err(LinkError::LoginNeeded | LinkError::ScopeMissing))) => Some(HandshakeError::login_needed()),
             Some(Ok(Err(error))) => {
                 let is_exit = is_process && matches!(error, LinkError::Closed { .. });
                 let is_rejection =
@@ -295,7 +295,7 @@ impl BackendDialer {
             Some(Ok(Err(LinkError::Protocol(details)))) if is_conclusive(&link) => {
                 BackendProblem::NeedsHandshake(&details).to_string()
             }
-            Some(Ok(Err(LinkError::LoginNeeded))) => {
+            Some(Ok(Err(LinkError::LoginNeeded | LinkError::ScopeMissing))) => {
                 link.close().await;
                 return Err(HandshakeError::login_needed());
             }
@@ -355,7 +355,7 @@ impl BackendDialer {
         match link.wire() {
             LinkTransport::Stdio(_) => self.probe_process(link, capabilities).await,
             _ => match discover(link, capabilities).await {
-                Err(LinkError::LoginNeeded) => DiscoverOutcome::LoginNeeded,
+                Err(LinkError::LoginNeeded | LinkError::ScopeMissing) => DiscoverOutcome::LoginNeeded,
                 Err(LinkError::Protocol(reason)) if !is_conclusive(link) => DiscoverOutcome::Failed(reason),
                 Err(LinkError::Protocol(_)) => DiscoverOutcome::HandshakeNeeded,
                 Err(error) => DiscoverOutcome::Failed(error.to_string()),
