@@ -23,6 +23,7 @@ mod ledger_subscriptions_player;
 mod login_browser;
 mod login_server;
 mod login_support;
+mod login_views;
 mod meta_client;
 mod raw_client;
 mod raw_gateway;

@@ -39,7 +39,7 @@ async fn d16_an_unset_variable_disables_one_server() {
         assert!(reason.contains(part), "{part}: {reason}");
     }
     assert!(!reason.contains(":-"), "a secret has no default: {reason}");
-    assert_eq!(status["serverCounts"], json!({ "total": 2, "ready": 1, "starting": 0, "failed": 1 }));
+    assert_eq!(status["serverCounts"], json!({ "total": 2, "ready": 1, "starting": 0, "failed": 1, "loginNeeded": 0 }));
     scraped(&client, r#"goblin_backend_state{server_id="bad",state="misconfigured"} 1"#).await;
     scraped(&client, r#"goblin_backend_up{server_id="bad"} 0"#).await;
     await_log(&served.gateway, &["misconfigured", "server=\"bad\"", VARIABLE]).await;

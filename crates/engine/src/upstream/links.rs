@@ -318,9 +318,12 @@ impl LinkSlot {
 
     /// Publishes that the backend needs a login. The waiting calls get the error, and further ones get it at once.
     pub(crate) fn publish_login_needed(&self, reason: String) {
-        let error = login_error(self.subscriptions.events().server(), false);
-        self.publish_failure(reason.clone(), error, None);
-        self.publish(BackendState::LoginNeeded(reason));
+        // One change: an observer must not see a lost server in between.
+        self.status.send_modify(|status| {
+            let (state, failures) = (BackendState::LoginNeeded(reason), status.failures + 1);
+            let (is_requested, is_connecting) = (false, false);
+            *status = LinkStatus { state, is_requested, is_connecting, retry_at: None, failures, error: None };
+        });
     }
 
     /// Keeps a link of clients without a session connected until the guard is dropped.

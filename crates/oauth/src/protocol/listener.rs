@@ -2,6 +2,8 @@
 //!
 //! Any page in the browser can send requests here. The listener therefore only hands addresses over, and the login that
 //! waits for one checks it. A page shows nothing of its address.
+//!
+//! An address is handed over after its page was sent: the command that waits for it may end at once.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,7 +26,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -68,10 +70,16 @@ pub struct CallbackListener {
 }
 
 /// The addresses that browsers opened and no login has read.
-#[derive(Default)]
 struct CallbackQueue {
-    waiting: Mutex<VecDeque<String>>,
+    waiting: Mutex<VecDeque<PendingCallback>>,
     arrived: Notify,
+    places: Arc<Semaphore>,
+}
+
+/// An address with its place in the queue.
+struct PendingCallback {
+    address: String,
+    _place: OwnedSemaphorePermit,
 }
 
 impl CallbackListener {
@@ -89,7 +97,7 @@ impl CallbackListener {
         let sockets = sockets.map_err(failed)?;
         let port = sockets[0].local_addr().map_err(failed)?.port();
         let authority: Arc<str> = format!("{host}:{port}").into();
-        let queue: Arc<CallbackQueue> = Arc::default();
+        let queue = Arc::new(CallbackQueue::new());
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let run = |socket| {
             let connections = Connections { authority: Arc::clone(&authority), queue: Arc::clone(&queue) };
@@ -110,7 +118,7 @@ impl CallbackListener {
         loop {
             let arrived = self.queue.arrived.notified();
             if let Some(callback) = self.queue.waiting.lock().pop_front() {
-                return callback;
+                return callback.address;
             }
             arrived.await;
         }
@@ -170,8 +178,9 @@ impl Connections {
     }
 
     async fn serve(&self, stream: TcpStream) {
+        let arrived: Mutex<Option<PendingCallback>> = Mutex::default();
         let service = service_fn(|request| {
-            let response = self.respond(&request);
+            let response = self.respond(&request, &arrived);
             async move { Ok::<_, Infallible>(response) }
         });
         let mut builder = http1::Builder::new();
@@ -179,9 +188,13 @@ impl Connections {
         builder.timer(TokioTimer::new()).header_read_timeout(CONNECTION_TIMEOUT);
         // The browser shows the failure of its connection.
         let _ = timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await;
+        if let Some(callback) = arrived.lock().take() {
+            self.queue.put(callback);
+        }
     }
 
-    fn respond(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    /// Returns the page for a request. Stores the address of a callback in `arrived`.
+    fn respond(&self, request: &Request<Incoming>, arrived: &Mutex<Option<PendingCallback>>) -> Response<Full<Bytes>> {
         let mut hosts = request.headers().get_all(HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default();
         // A page of another site may resolve its name to this machine (DNS rebinding).
@@ -194,27 +207,34 @@ impl Connections {
         if request.method() != Method::GET {
             return response(StatusCode::METHOD_NOT_ALLOWED, NOTHING);
         }
-        match request.uri().query().filter(|query| is_answer(query)) {
-            None => response(StatusCode::BAD_REQUEST, NOTHING),
-            Some(query) if self.queue.put(format!("http://{}{PATH}?{query}", self.authority)) => {
+        let Some(query) = request.uri().query().filter(|query| is_answer(query)) else {
+            return response(StatusCode::BAD_REQUEST, NOTHING);
+        };
+        match self.queue.pending(format!("http://{}{PATH}?{query}", self.authority)) {
+            None => response(StatusCode::SERVICE_UNAVAILABLE, BUSY),
+            Some(callback) => {
+                *arrived.lock() = Some(callback);
                 response(StatusCode::OK, DONE)
             }
-            Some(_) => response(StatusCode::SERVICE_UNAVAILABLE, BUSY),
         }
     }
 }
 
 impl CallbackQueue {
-    /// Adds an address. Returns false if the queue is full.
-    fn put(&self, callback: String) -> bool {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= MAX_WAITING || callback.len() > MAX_CALLBACK {
-            return false;
-        }
-        waiting.push_back(callback);
-        drop(waiting);
+    fn new() -> CallbackQueue {
+        let places = Arc::new(Semaphore::new(MAX_WAITING));
+        CallbackQueue { waiting: Mutex::default(), arrived: Notify::new(), places }
+    }
+
+    /// Reserves a place for an address. Returns `None` if the queue is full.
+    fn pending(&self, address: String) -> Option<PendingCallback> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        (address.len() <= MAX_CALLBACK).then_some(PendingCallback { address, _place: place })
+    }
+
+    fn put(&self, callback: PendingCallback) {
+        self.waiting.lock().push_back(callback);
         self.arrived.notify_one();
-        true
     }
 }
 
