@@ -573,13 +573,6 @@ impl Supervisor {
         self.slot.publish(BackendState::Lost(reason.to_owned()));
     }
 
-    /// Drops queued notifications of the client, because they refer to the old connection.
-    fn drop_notifications(&mut self) {
-        if let LinkPolicy::Client(notifications) = &mut self.policy {
-            while notifications.try_recv().is_ok() {}
-        }
-    }
-
     fn report_connected(&self, connected: &ConnectedLink, took: Duration) {
         let server = self.table.context.events.server();
         match &self.slot.owner {

@@ -12,9 +12,10 @@ use futures_util::future::BoxFuture;
 use goblin_admin::login::LoginRequest;
 use goblin_client::authorization::Authorization;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_config::visible::is_hidden;
 use goblin_engine::upstream::login::BackendLogin;
 use goblin_oauth::{LoginState, open_browser};
-use goblin_telemetry::{clean, worker};
+use goblin_telemetry::worker;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Semaphore;
 
@@ -62,7 +63,7 @@ impl PromptedLogin {
             return None;
         }
         let url = self.login.status().attempt.map(|attempt| attempt.url).unwrap_or_default();
-        note(&format!("log in at {}", clean(&url)));
+        note(&format!("log in at {}", url.replace(is_hidden, "")));
         if let Err(error) = open_browser(&url) {
             note(&format!("the browser did not open: {error}; open the page yourself"));
         }

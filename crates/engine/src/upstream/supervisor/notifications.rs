@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use crate::upstream::levels::{can_set_level, set_own_level};
 use crate::upstream::link::LinkLevel;
 use crate::upstream::links::LinkSlot;
-use crate::upstream::supervisor::{ConnectedLink, SET_LEVEL_TIMEOUT};
+use crate::upstream::supervisor::{ConnectedLink, LinkPolicy, SET_LEVEL_TIMEOUT, Supervisor};
 
 /// Forwards the client's notifications in order. Drops and counts those that the link rejects. Also sends the client's
 /// log level when it changes.
@@ -34,6 +34,15 @@ pub(super) async fn forward_notifications(
                 // Later notifications wait meanwhile, to preserve the order.
                 let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, set_own_level(owner, connected)).await;
             }
+        }
+    }
+}
+
+impl Supervisor {
+    /// Drops queued notifications of the client, because they refer to the old connection.
+    pub(super) fn drop_notifications(&mut self) {
+        if let LinkPolicy::Client(notifications) = &mut self.policy {
+            while notifications.try_recv().is_ok() {}
         }
     }
 }
