@@ -165,6 +165,25 @@ async fn oauth2_a_logout_revokes_the_tokens_and_keeps_the_listing() {
     assert_eq!(client.tool_names().await.len(), TOOLS.len());
 }
 
+#[tokio::test]
+async fn oauth2_the_next_gateway_lists_the_tools_of_a_server_without_a_login() {
+    let home = LoginHome::logged_in().await;
+    let (mut gateway, client) = home.ready_gateway().await;
+    home.server.revoke_tokens().await;
+    needs_login(&client, "p_whoami").await;
+    await_state(&gateway, "login_needed").await;
+    gateway.terminate().await;
+    // The listing is cached, so a person knows what the login is for.
+    let next = home.gateway().await;
+    let client = next.client_seeing("p_whoami").await;
+    await_state(&next, "login_needed").await;
+    assert_eq!(client.tool_names().await.len(), TOOLS.len());
+    needs_login(&client, "p_whoami").await;
+    home.log_in().await;
+    recovers_in_time(&next).await;
+    assert_eq!(scopes(&client).await, ["read"]);
+}
+
 /// Returns two gateways of different configuration files that share one vault.
 async fn two_gateways(home: &LoginHome) -> (Gateway, Gateway) {
     let first = home.gateway().await;

@@ -227,19 +227,19 @@ fn early_attacks() -> Vec<(&'static str, &'static str, Trick, &'static str)> {
             "a command in the page",
             SERVER_METADATA,
             member("authorization_endpoint", json!("http://127.0.0.1:1/$(touch owned)")),
-            "",
+            "is not usable",
         ),
         (
             "a quoted command",
             SERVER_METADATA,
             member("authorization_endpoint", json!("http://127.0.0.1:1/`touch owned`")),
-            "",
+            "is not usable",
         ),
         (
             "a long page",
             SERVER_METADATA,
             member("authorization_endpoint", json!(format!("https://x.example/{}", "a".repeat(70_000)))),
-            "",
+            "is not usable",
         ),
     ]
 }
