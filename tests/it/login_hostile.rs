@@ -239,7 +239,7 @@ fn early_attacks() -> Vec<(&'static str, &'static str, Trick, &'static str)> {
             "a long page",
             SERVER_METADATA,
             member("authorization_endpoint", json!(format!("https://x.example/{}", "a".repeat(70_000)))),
-            "is not usable",
+            "too long",
         ),
     ]
 }

@@ -6,8 +6,8 @@ use crate::client::{Client, text_of};
 use crate::login_browser::Browser;
 use crate::login_support::{COMMAND, LoginHome, await_state, needs_login, recovers_in_time, scopes, state};
 
-/// The number of logins that ask for more permissions.
-const MAX_STEP_UPS: usize = 3;
+/// The limit of logins that ask for the same permissions.
+const MAX_STEP_UPS: usize = 2;
 
 /// Returns the scopes of the last authorization request, without those that only keep a login alive.
 async fn requested(home: &LoginHome) -> Vec<String> {

@@ -12,7 +12,7 @@ use crate::protocol::discovery::{Discovery, Probe, discover, probe};
 use crate::protocol::fetch::Fetcher;
 
 /// The limit of logins in a row that ask for more scopes without success.
-const MAX_STEP_UPS: u32 = 3;
+const MAX_STEP_UPS: u32 = 2;
 /// The limit of scopes in one request.
 const MAX_SCOPES: usize = 100;
 /// The scope with which some authorization servers issue refresh tokens.
