@@ -64,6 +64,8 @@ pub struct ServerLogin {
     /// What the server demanded last.
     demand: Mutex<Demand>,
     failures: Mutex<Failures>,
+    /// The reason for which the stored login could not be read last.
+    unreadable: Mutex<Option<String>>,
     /// Held while tokens are requested or removed.
     refreshing: Arc<Semaphore>,
     /// Whether the next request wakes [`ServerLogin::keep`], because the tokens are due.
@@ -132,6 +134,7 @@ impl ServerLogin {
             state: watch::Sender::new(LoginState::NoLogin),
             demand: Mutex::default(),
             failures: Mutex::default(),
+            unreadable: Mutex::default(),
             refreshing: Arc::new(Semaphore::new(1)),
             is_due: AtomicBool::new(false),
             wake: Notify::new(),
@@ -153,12 +156,14 @@ impl ServerLogin {
         self.credential.load().as_ref().map(|credential| credential.stored.id.clone())
     }
 
-    /// Reads the stored login.
+    /// Reads the stored login. Reports once why it cannot be read.
     pub async fn load(&self) {
         if self.is_automatic() {
             return;
         }
-        if let Err(reason) = self.read_entry().await {
+        let reason = self.read_entry().await.err();
+        let before = std::mem::replace(&mut *self.unreadable.lock(), reason.clone());
+        if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
             self.observe.emit(&Event::LoginNotStored { server: &self.target.name, reason: &reason });
         }
     }
@@ -289,7 +294,8 @@ impl ServerLogin {
             return Ok(None);
         }
         if self.is_automatic() {
-            return self.log_in_by_itself(sent).await;
+            let next = self.log_in_by_itself(sent.clone()).await?;
+            return Ok(self.unless_equal(next, sent));
         }
         if self.credential.load().is_none() {
             // Another process may have logged in since.
@@ -302,9 +308,33 @@ impl ServerLogin {
             None => self.publish(LoginState::Needed(LoginNeed::Never)),
             // The vault had another login, or the authorization server has ended this one.
             Some(credential) if credential.header.is_none() || credential.header != sent => {}
-            Some(_) => return self.refresh_rejected(sent).await,
+            Some(_) => {
+                let next = self.refresh_rejected(sent.clone()).await?;
+                return Ok(self.unless_equal(next, sent));
+            }
         }
         Ok(self.current_header())
+    }
+
+    /// Returns the header of the new tokens. Without one, the authorization server may have issued the rejected token
+    /// again. The next request must not ask for another one then.
+    fn unless_equal(&self, next: Option<HeaderValue>, sent: Option<HeaderValue>) -> Option<HeaderValue> {
+        if let (None, Some(sent), LoginState::LoggedIn { .. }) = (&next, &sent, self.state()) {
+            self.reject(sent);
+        }
+        next
+    }
+
+    /// Records that the server rejects the tokens with this header, if they are in force. They are tried again after a
+    /// pause, unless they have expired.
+    fn reject(&self, sent: &HeaderValue) {
+        let Some(credential) = self.credential.load_full().filter(|it| it.header.as_ref() == Some(sent)) else {
+            return;
+        };
+        let stored = &credential.stored;
+        let is_over = stored.refresh.is_none() && !self.is_automatic() && stored.has_expired(SystemTime::now());
+        self.failures.lock().rejected = (!is_over).then(Instant::now);
+        self.publish(LoginState::Needed(LoginNeed::Rejected));
     }
 }
 
@@ -328,11 +358,7 @@ impl Authorization for ServerLogin {
 
     fn rejected_again(&self, sent: &HeaderValue, response: &HeaderMap) {
         self.demand.lock().record(Challenge::read(response), None);
-        let is_in_force = self.credential.load().as_ref().is_some_and(|it| it.header.as_ref() == Some(sent));
-        if is_in_force {
-            self.failures.lock().rejected = Some(Instant::now());
-            self.publish(LoginState::Needed(LoginNeed::Rejected));
-        }
+        self.reject(sent);
     }
 
     fn scope_missing(&self, response: &HeaderMap) -> bool {

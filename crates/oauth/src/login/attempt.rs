@@ -111,9 +111,8 @@ impl DeviceLogin {
                 return Err(LoginError::Expired);
             }
             tokio::time::sleep(interval).await;
-            let grant = TokenGrant::DeviceCode(&self.authorization.device_code);
-            match self.attempt.request_tokens(grant).await {
-                Ok(tokens) => return self.attempt.store(&tokens).await,
+            match self.poll().await {
+                Ok(stored) => return stored,
                 Err(TokenError::Rejected { code, .. }) if code == "authorization_pending" => {}
                 Err(TokenError::Rejected { code, .. }) if code == "slow_down" => interval += SLOW_DOWN,
                 Err(TokenError::Rejected { code, .. }) if code == "expired_token" => return Err(LoginError::Expired),
@@ -123,6 +122,17 @@ impl DeviceLogin {
             }
             interval = interval.min(MAX_INTERVAL);
         }
+    }
+
+    /// Asks for the tokens once, and stores them.
+    async fn poll(&self) -> Result<Result<(), LoginError>, TokenError> {
+        let (attempt, code) = (Arc::clone(&self.attempt), self.authorization.device_code.clone());
+        // As in `complete`: the tokens are issued once.
+        let task = worker::spawn(async move {
+            let tokens = attempt.request_tokens(TokenGrant::DeviceCode(&code)).await?;
+            Ok(attempt.store(&tokens).await)
+        });
+        task.await.unwrap_or(Err(LoginError::Ended.into()))
     }
 }
 

@@ -139,8 +139,11 @@ impl ServerLogin {
 
     /// Refreshes the tokens. Returns an error if a later attempt may succeed.
     async fn refresh_now(&self, cause: Cause) -> Result<(), String> {
-        let Some(old) = self.credential.load_full() else { return Ok(()) };
+        let Some(before) = self.credential.load_full() else { return Ok(()) };
         let lock = self.lock(&self.entry()?).await?;
+        // A person may have logged in during the wait. That login needs no refresh.
+        let is_same = |now: &Arc<Credential>| now.stored.access == before.stored.access;
+        let Some(old) = self.credential.load_full().filter(is_same) else { return Ok(()) };
         let (version, stored) = self.stored().await?;
         let is_changed = stored.as_ref().is_none_or(|it| it.access != old.stored.access || it.ended.is_some());
         if is_changed && !old.is_unsaved {
@@ -149,8 +152,10 @@ impl ServerLogin {
         }
         let stored = old.stored.clone();
         let Some(refresh) = stored.refresh.clone() else {
-            // A server may reject a token for a moment, so the token stays, and the next process tries it again.
-            self.publish(LoginState::Needed(LoginNeed::Rejected));
+            // A server may reject a token for a moment, so the token stays and is tried again.
+            if let Some(header) = &old.header {
+                self.reject(header);
+            }
             return Ok(());
         };
         let client = self.client_of(&old).map_err(|error| error.to_string())?;
@@ -214,6 +219,13 @@ impl ServerLogin {
         if self.is_automatic() {
             return Err(LoginError::Automatic);
         }
+        let this = self.this.upgrade().ok_or(LoginError::Ended)?;
+        // A cancelled caller must not leave revoked tokens in the vault.
+        let task = worker::spawn(async move { this.log_out_now().await });
+        task.await.unwrap_or(Err(LoginError::Ended))
+    }
+
+    async fn log_out_now(&self) -> Result<LogoutOutcome, LoginError> {
         let _permit = self.refreshing.acquire().await;
         let entry = self.entry().map_err(LoginError::Vault)?;
         let lock = self.lock(&entry).await.map_err(LoginError::Vault)?;

@@ -113,6 +113,11 @@ impl StoredLogin {
         self.age(now) >= IDLE && self.is_due(now)
     }
 
+    /// Reports whether the access token has reached the end of its life.
+    pub(crate) fn has_expired(&self, now: SystemTime) -> bool {
+        self.lifetime.is_some_and(|lifetime| self.age(now).as_secs() >= lifetime)
+    }
+
     fn age(&self, now: SystemTime) -> Duration {
         Duration::from_secs(seconds(now).saturating_sub(self.issued))
     }
@@ -266,7 +271,8 @@ impl ServerLogin {
         let Ok(entry) = self.entry() else { return };
         let Ok(_lock) = self.lock(&entry).await else { return };
         let is_in_force = self.credential.load().as_ref().is_some_and(|it| Arc::ptr_eq(it, credential));
-        if !is_in_force {
+        // Another process may have logged in since. Its login wins.
+        if !is_in_force || self.is_entry_changed().await {
             return;
         }
         if let Ok(version) = self.write(&credential.stored).await {

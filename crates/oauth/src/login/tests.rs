@@ -1,3 +1,5 @@
+mod tokens;
+
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::oauth::OAuthOptions;
 use goblin_config::secret::Secret;
