@@ -164,7 +164,7 @@ impl ServerLogin {
         let reason = self.read_entry().await.err();
         let before = std::mem::replace(&mut *self.unreadable.lock(), reason.clone());
         if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
-            self.observe.emit(&Event::LoginNotStored { server: &self.target.name, reason: &reason });
+            self.observe.emit(&Event::LoginVaultFailed { server: &self.target.name, reason: &reason });
         }
     }
 

@@ -123,8 +123,8 @@ pub enum Event<'a> {
         /// Whether the previous attempt failed with the same reason.
         repeated: bool,
     },
-    /// The vault did not store a login. It ends with this process.
-    LoginNotStored {
+    /// The vault cannot read or store a login. A login that is not stored ends with this process.
+    LoginVaultFailed {
         server: &'a str,
         reason: &'a str,
     },
@@ -402,7 +402,7 @@ kinds!(
     LoggedOut "logged_out" Info,
     TokenRefreshed "token_refreshed" Debug,
     TokenRefreshFailed "token_refresh_failed" Warn,
-    LoginNotStored "login_not_stored" Warn,
+    LoginVaultFailed "login_vault_failed" Warn,
     ClientLinkOpened "client_link_opened" Debug,
     ClientLinkFailed "client_link_failed" Warn,
     ClientLinkLost "client_link_lost" Warn,

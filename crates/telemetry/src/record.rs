@@ -169,8 +169,8 @@ impl<'a> LogRecord<'a> {
                 };
                 record(message).at_debug_if(repeated).with(LogField::Server, server).with(LogField::Reason, reason)
             }
-            Event::LoginNotStored { server, reason } => {
-                record("the login at the server cannot be stored; it ends with this process")
+            Event::LoginVaultFailed { server, reason } => {
+                record("the vault cannot read or store the login at the server")
                     .with(LogField::Server, server)
                     .with(LogField::Reason, reason)
             }

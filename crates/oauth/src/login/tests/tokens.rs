@@ -175,6 +175,6 @@ async fn oauth3_an_unreadable_login_is_reported_once() {
         place.login.load().await;
     }
     let counts = place.login.observe.counts();
-    let count = counts.iter().find(|(name, _)| *name == "login_not_stored").map(|(_, count)| *count);
+    let count = counts.iter().find(|(name, _)| *name == "login_vault_failed").map(|(_, count)| *count);
     assert_eq!(count, Some(1), "{counts:?}");
 }
