@@ -128,6 +128,8 @@ pub(crate) struct Supervisor {
     /// The reason for which the gateway last dropped the server.
     last_drop: Option<ViaProblem>,
     has_dialled: bool,
+    /// The login with which the last attempt began.
+    used_login: Option<String>,
     /// The login for which the next attempt waits.
     awaited_login: Option<AwaitedLogin>,
     /// Held by all supervisors except the one of the shared link, which waits for the others.
@@ -202,6 +204,7 @@ impl Supervisor {
             last_failure: None,
             last_drop: None,
             has_dialled: false,
+            used_login: None,
             awaited_login: None,
             _alive: (!is_shared).then(|| table.alive.subscribe()),
         }
@@ -320,7 +323,7 @@ impl Supervisor {
             },
             is_retry: self.last_failure.is_some(),
         };
-        let login = self.login_mark();
+        let login = self.begin_with_login();
         let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
             Err(DialError::LoginNeeded) => return Err(LinkExit::LoginNeeded),
