@@ -306,6 +306,7 @@ impl Supervisor {
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
             self.table.meter.count_restart();
         }
+        let login = self.begin_with_login();
         let (slot, config) = (&self.slot, &self.table.context.config.load_full());
         let params = DialParams {
             capabilities: &match &slot.owner {
@@ -323,7 +324,6 @@ impl Supervisor {
             },
             is_retry: self.last_failure.is_some(),
         };
-        let login = self.begin_with_login();
         let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
             Err(DialError::LoginNeeded) => return Err(LinkExit::LoginNeeded),
