@@ -51,7 +51,7 @@ async fn probes_need_no_token_and_accept_any_host() {
         assert_eq!((alive.status, alive.body.as_str()), (StatusCode::OK, "ok\n"));
         assert_sent_to_no_other_client(&alive);
         let ready = client.send(Method::GET, "/readyz", headers, "").await;
-        let none = r#"{"ready":true,"state":"ready","summary":"ready","servers":{"total":0,"ready":0,"starting":0,"failed":0}}"#;
+        let none = r#"{"ready":true,"state":"ready","summary":"ready","servers":{"total":0,"ready":0,"starting":0,"failed":0,"loginNeeded":0}}"#;
         assert_eq!((ready.status, ready.body.as_str()), (StatusCode::OK, none));
         assert_sent_to_no_other_client(&ready);
     }
@@ -89,7 +89,7 @@ async fn sess2_a_ready_gateway_lists_the_tools_of_all_started_servers() {
     let line = await_log(&gateway, &["ready", "servers=3", "took="]).await;
     // Under load a server may start more slowly than the wait. The log then names it.
     if !line.contains("waiting=") {
-        assert_eq!(body["servers"], json!({"total": 3, "ready": 2, "starting": 0, "failed": 1}));
+        assert_eq!(body["servers"], json!({"total": 3, "ready": 2, "starting": 0, "failed": 1, "loginNeeded": 0}));
         let names = client.tool_names().await;
         assert!(["a_echo", "b_echo"].iter().all(|name| names.iter().any(|known| known == name)), "{names:?}");
     }
@@ -101,7 +101,7 @@ async fn sess2_a_server_that_never_answers_does_not_delay_readiness() {
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("good_echo").await;
     let body = ready(&client).await;
-    assert_eq!(body["servers"], json!({"total": 2, "ready": 1, "starting": 1, "failed": 0}));
+    assert_eq!(body["servers"], json!({"total": 2, "ready": 1, "starting": 1, "failed": 0, "loginNeeded": 0}));
     await_log(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
 }
 

@@ -10,7 +10,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
 use crate::scripted_backend::{Reply, Scripted};
-use crate::support::{assert_error, await_log, http_server, path_text, scripted_server, starts};
+use crate::support::{assert_error, await_log, http_server, path_text, scripted_server, starts, without_login};
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {
     server[key] = value;
@@ -166,7 +166,7 @@ async fn srv2_a_rejected_probe_is_followed_by_the_legacy_handshake() {
 async fn srv2_http_401_403_and_503_do_not_decide_the_era() {
     for status in ["401 Unauthorized", "403 Forbidden", "503 Service Unavailable"] {
         let server = Scripted::start(move |_, _| Reply::Bytes(crate::raw_server::response(status, "", ""))).await;
-        let gateway = gateway_of(http_server(server.address)).await;
+        let gateway = gateway_of(without_login(http_server(server.address))).await;
         await_log(&gateway, &["cannot connect to backend", &format!("it answered HTTP {status}")]).await;
         assert!(server.of("initialize").is_empty(), "{status}: {:?}", server.methods());
     }

@@ -11,7 +11,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of, without_login,
 };
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn d12_an_http_failure_is_reported_with_its_status_and_a_hint() {
         response(status, headers, "<h1>no</h1>")
     })
     .await;
-    let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
+    let gateway = Gateway::with_servers(json!({ "a": without_login(http_server(server.address)) })).await;
     let client = gateway.client_seeing("a_t").await;
     for (status, fragment) in [
         ("401 Unauthorized", "HTTP 401 Unauthorized (check its headers"),
@@ -343,7 +343,7 @@ async fn d12_p3_an_error_with_the_request_id_is_an_answer_even_if_it_mentions_se
 async fn d12_a_backend_that_answers_401_is_explained_in_the_log() {
     let reject = |_: &str| Some(response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", "unauthorized"));
     let server = RawServer::rejecting(reject, |_| Vec::new()).await;
-    let servers = json!({ "locked": http_server(server.address), "good": fixture_server(&[]) });
+    let servers = json!({ "locked": without_login(http_server(server.address)), "good": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
     await_log(&gateway, &["server=\"locked\"", "HTTP 401 Unauthorized (check its headers in the configuration)"]).await;
     gateway.client_seeing("good_echo").await;

@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
     assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
-    path_text,
+    path_text, without_login,
 };
 
 /// Returns a server entry with an explicit type.
@@ -273,7 +273,7 @@ async fn srv2_other_failures_and_servers_of_type_http_are_not_tried_as_sse() {
         RawServer::rejecting(|method| reject(method, "405 Method Not Allowed", ""), |_| Vec::new()).await,
     ];
     let gateway = Gateway::with_servers(json!({
-        "locked": http_server(servers[0].address),
+        "locked": without_login(http_server(servers[0].address)),
         "ill": http_server(servers[1].address),
         "unwilling": http_server(servers[2].address),
         "explicit": typed(http_server(servers[3].address), "http"),

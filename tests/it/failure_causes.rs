@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::raw_server::{RawServer, response};
-use crate::support::{assert_error, await_log, http_server, path_text, pid_in};
+use crate::support::{assert_error, await_log, http_server, path_text, pid_in, without_login};
 
 /// Waits until callers of `server` receive `public` and the log contains `fragment`.
 async fn assert_reported(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, fragment: &str) {
@@ -201,7 +201,7 @@ async fn d12_a_broken_http_server_is_reported_with_its_cause_and_cure() {
     let down = HttpFixture::start(&[]).await;
     let mut servers = json!({ "down": down.server() });
     for ((name, ..), raw) in REJECTIONS.iter().zip(&raw) {
-        servers[*name] = http_server(raw.address);
+        servers[*name] = without_login(http_server(raw.address));
     }
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("down_echo").await;

@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use crate::admin_client::get_admin;
 use crate::client::Client;
@@ -341,4 +342,23 @@ async fn oauth1_a_url_without_a_configuration_can_be_logged_in_to() {
     assert!(out.code == Some(0) && out.text().contains("has revoked the tokens"), "{out:?}");
     eventually("the tokens are revoked", || async { (home.server.count("revocations").await >= 1).then_some(()) })
         .await;
+}
+
+#[tokio::test]
+async fn oauth2_a_forgotten_login_stops_to_listen_when_others_replace_it() {
+    let home = LoginHome::new().await;
+    let gateway = home.gateway().await;
+    await_state(&gateway, "login_needed").await;
+    let mut listeners = Vec::new();
+    for _ in 0..5 {
+        let (status, body) = post_admin(&gateway, "/api/servers/p/login", &json!({})).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let url = body["attempt"]["url"].as_str().expect("a URL");
+        let port = url.split("127.0.0.1%3A").nth(1).and_then(|rest| rest.split('%').next()).expect("a port");
+        listeners.push(("127.0.0.1", port.parse::<u16>().expect("a port")));
+    }
+    eventually("the oldest attempt ends", || async { TcpStream::connect(listeners[0]).await.err().map(drop) }).await;
+    for listener in &listeners[1..] {
+        TcpStream::connect(*listener).await.expect("four attempts are open");
+    }
 }

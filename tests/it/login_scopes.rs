@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, text_of};
+use crate::harness::eventually;
 use crate::login_browser::Browser;
 use crate::login_support::{COMMAND, LoginHome, await_state, needs_login, recovers_in_time, scopes, state};
 
@@ -87,4 +88,22 @@ async fn oauth1_a_permission_that_is_never_granted_ends_in_a_refusal() {
     let after = home.server.counters().await;
     assert_eq!(before["authorizations"], after["authorizations"], "{after}");
     assert!(after["forbidden"].as_u64() <= Some(20), "{after}");
+}
+
+#[tokio::test]
+async fn oauth2_a_list_that_lacks_a_permission_leaves_the_tools_usable() {
+    let home = LoginHome::logged_in().await;
+    home.server.set(json!({ "promptsScope": "admin" })).await;
+    let (gateway, client) = home.ready_gateway().await;
+    assert!(home.server.count("forbidden").await > 0);
+    assert_eq!(scopes(&client).await, ["read"]);
+    assert_eq!(state(&gateway).await, "ready");
+    // The list of prompts is the one that asks for more.
+    home.log_in().await;
+    assert_eq!(requested(&home).await, ["admin", "read"]);
+    eventually("the prompt is listed", || async {
+        let answer = client.request("prompts/list", json!({})).await;
+        answer.to_string().contains("p_greeting").then_some(())
+    })
+    .await;
 }

@@ -108,3 +108,26 @@ async fn oauth1_several_bridges_open_one_browser() {
     assert_eq!(opener.opened().len(), 1, "{:?}", opener.opened());
     assert_eq!(server.count("reusedTokens").await, 0);
 }
+
+#[tokio::test]
+async fn oauth2_a_bridge_whose_token_is_rejected_opens_the_browser_again() {
+    let server = LoginServer::start().await;
+    let home = Home::new(&json!({}));
+    let opener = FakeOpener::new(&home);
+    let client = bridge(&home, &server, &opener);
+    let (client, _) =
+        tokio::join!(client.connected("2025-11-25"), async { Browser::default().visit(&opener.url().await).await });
+    client.await_tool("whoami").await;
+    server.set(json!({ "rejectAll": true })).await;
+    // This call finds that new tokens are rejected too.
+    let answer = client.try_call("whoami", json!({})).await;
+    assert!(!answer["error"].is_null(), "{answer}");
+    let (answer, page) = tokio::join!(client.try_call("whoami", json!({})), async {
+        let second = || async { opener.opened().into_iter().filter(|it| it.starts_with("http")).nth(1) };
+        let url = eventually("the browser is opened again", second).await;
+        server.set(json!({ "rejectAll": false })).await;
+        Browser::default().visit(&url).await
+    });
+    assert!(page.status.is_success(), "{page:?}");
+    assert_eq!(scopes_of(&answer), ["read"]);
+}

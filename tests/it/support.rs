@@ -20,6 +20,12 @@ pub fn http_server(address: SocketAddr) -> Value {
     json!({ "url": format!("http://{address}/mcp") })
 }
 
+/// Returns a server entry whose server must not be logged in to.
+pub fn without_login(mut server: Value) -> Value {
+    server["oauth"] = json!(false);
+    server
+}
+
 /// Returns the fixture behind `sh -c SCRIPT`. `$@` in the script is the fixture with `arguments`.
 pub fn scripted_server(script: &str, arguments: &[&str]) -> Value {
     let fixture = fixture();

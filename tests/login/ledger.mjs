@@ -21,6 +21,8 @@ export class Ledger {
     lifetime: 3600,
     /** The scopes in the challenge of a request without a usable token. */
     challengeScope: "read",
+    /** The scope that the list of prompts needs. With null the MCP server has no prompts. */
+    promptsScope: null,
   };
   counters = {
     registrations: 0, authorizations: 0, deviceAuthorizations: 0, tokenRequests: 0, refreshes: 0, refreshErrors: 0,

@@ -42,7 +42,7 @@ export async function startResource({ ledger, idp }) {
       const hasToken = request.headers.authorization !== undefined;
       return challenge(401, { ...(hasToken ? { error: "invalid_token" } : {}), scope: ledger.faults.challengeScope });
     }
-    const needed = ledger.faults.neededScope ?? (body?.method === "tools/call" ? NEEDED[body.params?.name] : undefined);
+    const needed = neededScope(body, ledger);
     if (needed !== undefined && !holder.scopes.includes(needed)) {
       ledger.count("forbidden");
       return challenge(403, { error: "insufficient_scope", scope: needed, error_description: `needs ${needed}` });
@@ -58,6 +58,12 @@ export async function startResource({ ledger, idp }) {
     });
   });
   return { origin, url };
+}
+
+function neededScope(body, ledger) {
+  if (ledger.faults.neededScope !== null) return ledger.faults.neededScope;
+  if (body?.method === "prompts/list") return ledger.faults.promptsScope ?? undefined;
+  return body?.method === "tools/call" ? NEEDED[body.params?.name] : undefined;
 }
 
 function sendMetadata(response, url, idp) {
@@ -83,7 +89,10 @@ async function holderOf(request, ledger, { provider }, url) {
 /** Returns a handler of requests of either era. */
 function mcp(ledger, holders) {
   const newServer = () => {
-    const server = new Server({ name: "goblin-test-protected-server", version: "0" }, { capabilities: { tools: {} } });
+    const hasPrompts = ledger.faults.promptsScope !== null;
+    const capabilities = { tools: {}, ...(hasPrompts ? { prompts: {} } : {}) };
+    const server = new Server({ name: "goblin-test-protected-server", version: "0" }, { capabilities });
+    if (hasPrompts) server.setRequestHandler("prompts/list", () => ({ prompts: [{ name: "greeting" }] }));
     server.setRequestHandler("tools/list", () => ({ tools: TOOLS }));
     server.setRequestHandler("tools/call", ({ params: { name } }, context) => {
       ledger.calls[name] = (ledger.calls[name] ?? 0) + 1;

@@ -16,7 +16,7 @@ mod storage;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwapOption;
@@ -64,6 +64,8 @@ pub struct ServerLogin {
     /// What the server demanded last.
     demand: Mutex<Demand>,
     failures: Mutex<Failures>,
+    /// The authorization server that accepted the gateway's own client, if the gateway logs in by itself.
+    machine_issuer: OnceLock<String>,
     /// The reason for which the stored login could not be read last.
     unreadable: Mutex<Option<String>>,
     /// Held while tokens are requested or removed.
@@ -134,6 +136,7 @@ impl ServerLogin {
             state: watch::Sender::new(LoginState::NoLogin),
             demand: Mutex::default(),
             failures: Mutex::default(),
+            machine_issuer: OnceLock::new(),
             unreadable: Mutex::default(),
             refreshing: Arc::new(Semaphore::new(1)),
             is_due: AtomicBool::new(false),

@@ -331,7 +331,10 @@ impl Lister<'_> {
                 Ok(Some(fetched))
             }
             Err(ListingError::Failed(LinkError::Closed { reason, .. })) => Err(ListerEnd::Lost(reason)),
-            Err(ListingError::Failed(LinkError::LoginNeeded | LinkError::ScopeMissing)) => Err(ListerEnd::LoginNeeded),
+            Err(ListingError::Failed(LinkError::LoginNeeded)) => Err(ListerEnd::LoginNeeded),
+            Err(ListingError::Failed(LinkError::ScopeMissing)) if self.is_essential(list) => {
+                Err(ListerEnd::LoginNeeded)
+            }
             Err(ListingError::Dropped(problem)) => Err(ListerEnd::Dropped(problem)),
             // The link reports the lost session itself, through `Link::closed`.
             Err(ListingError::Failed(LinkError::SessionLost)) => Ok(None),
@@ -341,6 +344,11 @@ impl Lister<'_> {
                 Ok(None)
             }
         }
+    }
+
+    /// Reports whether the server is useless without this list. Another list may need a permission that nobody wants.
+    fn is_essential(&self, list: List) -> bool {
+        list == List::Tools || !List::Tools.is_offered(self.hello)
     }
 
     /// Reports that a list keeps its last entries. The lister fetches the list again later.

@@ -54,8 +54,8 @@ enum AttemptKind {
     /// The browser returns to the program that began the attempt.
     Remote(BrowserLogin),
     /// The browser returns to the gateway.
-    Own(BrowserLogin),
-    Device(DeviceLogin),
+    Own(Arc<BrowserLogin>),
+    Device(Arc<DeviceLogin>),
 }
 
 impl BackendLogin {
@@ -145,7 +145,11 @@ impl BackendLogin {
         let open = attempts.into_iter().filter(|attempt| attempt.outcome.lock().is_none());
         let mut failure = LoginError::Ended;
         for attempt in open {
-            let (AttemptKind::Remote(login) | AttemptKind::Own(login)) = &attempt.kind else { continue };
+            let login: &BrowserLogin = match &attempt.kind {
+                AttemptKind::Remote(login) => login,
+                AttemptKind::Own(login) => login,
+                AttemptKind::Device(_) => continue,
+            };
             match login.complete(callback).await {
                 Err(error @ LoginError::Callback(CallbackFault::NotACallback | CallbackFault::State)) => {
                     failure = error
@@ -191,33 +195,40 @@ impl BackendLogin {
 
     async fn begin_own(self: &Arc<Self>) -> Result<Arc<Attempt>, LoginError> {
         let listener = CallbackListener::bind(self.options.callback).await?;
-        let begun = self.login.begin_in_browser(listener.redirect_uri().to_owned()).await?;
-        let attempt = self.add(Attempt::new(AttemptKind::Own(begun)));
-        let (this, waiting) = (Arc::downgrade(self), Arc::clone(&attempt));
-        let task = worker::spawn(async move {
-            let AttemptKind::Own(login) = &waiting.kind else { return };
-            let outcome = returned(&listener, login).await;
-            if let Some(this) = this.upgrade() {
-                this.end(&waiting, &outcome);
+        let begun = Arc::new(self.login.begin_in_browser(listener.redirect_uri().to_owned()).await?);
+        let attempt = self.add(Attempt::new(AttemptKind::Own(Arc::clone(&begun))));
+        self.wait(&attempt, async move {
+            let expired = tokio::time::sleep_until(begun.expires().into());
+            tokio::select! {
+                outcome = returned(&listener, &begun) => outcome,
+                () = expired => Err(LoginError::Expired),
             }
         });
-        *attempt.waiting.lock() = Some(task.abort_handle());
         Ok(attempt)
     }
 
     async fn begin_on_device(self: &Arc<Self>) -> Result<(), LoginError> {
-        let begun = self.login.begin_on_device().await?;
-        let attempt = self.add(Attempt::new(AttemptKind::Device(begun)));
-        let (this, waiting) = (Arc::downgrade(self), Arc::clone(&attempt));
+        let begun = Arc::new(self.login.begin_on_device().await?);
+        let attempt = self.add(Attempt::new(AttemptKind::Device(Arc::clone(&begun))));
+        self.wait(&attempt, async move { begun.wait().await });
+        Ok(())
+    }
+
+    /// Waits for the end of an attempt in a task, which ends with the attempt.
+    fn wait(
+        self: &Arc<Self>,
+        attempt: &Arc<Attempt>,
+        outcome: impl Future<Output = Result<(), LoginError>> + Send + 'static,
+    ) {
+        // The task must not keep the attempt, or a forgotten one would listen for ever.
+        let (this, waiting) = (Arc::downgrade(self), Arc::downgrade(attempt));
         let task = worker::spawn(async move {
-            let AttemptKind::Device(login) = &waiting.kind else { return };
-            let outcome = login.wait().await;
-            if let Some(this) = this.upgrade() {
-                this.end(&waiting, &outcome);
+            let outcome = outcome.await;
+            if let (Some(this), Some(attempt)) = (this.upgrade(), waiting.upgrade()) {
+                this.end(&attempt, &outcome);
             }
         });
         *attempt.waiting.lock() = Some(task.abort_handle());
-        Ok(())
     }
 
     fn add(&self, attempt: Attempt) -> Arc<Attempt> {
@@ -233,6 +244,7 @@ impl BackendLogin {
     /// Records the end of an attempt. Notifies the waiting clients if the login is done.
     fn end(&self, attempt: &Attempt, outcome: &Result<(), LoginError>) {
         *attempt.outcome.lock() = Some(outcome.as_ref().map(drop).map_err(ToString::to_string));
+        attempt.stop_waiting();
         if outcome.is_err() {
             return;
         }
@@ -264,15 +276,24 @@ impl Attempt {
 
     fn url(&self) -> &str {
         match &self.kind {
-            AttemptKind::Remote(login) | AttemptKind::Own(login) => login.url(),
+            AttemptKind::Remote(login) => login.url(),
+            AttemptKind::Own(login) => login.url(),
             AttemptKind::Device(login) => login.url(),
         }
     }
 
     fn expires(&self) -> Instant {
         match &self.kind {
-            AttemptKind::Remote(login) | AttemptKind::Own(login) => login.expires(),
+            AttemptKind::Remote(login) => login.expires(),
+            AttemptKind::Own(login) => login.expires(),
             AttemptKind::Device(login) => login.expires(),
+        }
+    }
+
+    /// Ends the task that waits for the browser or for the other device.
+    fn stop_waiting(&self) {
+        if let Some(task) = self.waiting.lock().take() {
+            task.abort();
         }
     }
 
@@ -302,11 +323,8 @@ impl Attempt {
     }
 }
 
-/// Ends the task that waits for the browser.
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if let Some(task) = self.waiting.lock().take() {
-            task.abort();
-        }
+        self.stop_waiting();
     }
 }

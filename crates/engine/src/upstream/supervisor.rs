@@ -128,6 +128,8 @@ pub(crate) struct Supervisor {
     /// The reason for which the gateway last dropped the server.
     last_drop: Option<ViaProblem>,
     has_dialled: bool,
+    /// The login with which the last attempt began.
+    used_login: Option<String>,
     /// The login for which the next attempt waits.
     awaited_login: Option<AwaitedLogin>,
     /// Held by all supervisors except the one of the shared link, which waits for the others.
@@ -202,6 +204,7 @@ impl Supervisor {
             last_failure: None,
             last_drop: None,
             has_dialled: false,
+            used_login: None,
             awaited_login: None,
             _alive: (!is_shared).then(|| table.alive.subscribe()),
         }
@@ -303,6 +306,7 @@ impl Supervisor {
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
             self.table.meter.count_restart();
         }
+        let login = self.begin_with_login();
         let (slot, config) = (&self.slot, &self.table.context.config.load_full());
         let params = DialParams {
             capabilities: &match &slot.owner {
@@ -320,7 +324,6 @@ impl Supervisor {
             },
             is_retry: self.last_failure.is_some(),
         };
-        let login = self.login_mark();
         let (link, hello) = match self.table.dialer.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
             Err(DialError::LoginNeeded) => return Err(LinkExit::LoginNeeded),

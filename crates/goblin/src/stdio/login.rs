@@ -55,8 +55,9 @@ impl PromptedLogin {
         }
         let _turn = self.login.login.turn().await;
         self.login.login.load().await;
-        if let Some(header) = self.login.login.header() {
-            return Some(header);
+        if !matches!(self.login.login.state(), LoginState::Needed(_)) {
+            // Another process prompted for it.
+            return self.login.login.header();
         }
         if let Err(error) = Arc::clone(&self.login).begin(LoginRequest::default()).await {
             warn(&error.to_string());

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 
-use crate::error::LoginError;
+use crate::error::{LoginError, Refusal};
 use crate::login::prepare::scopes;
 use crate::login::storage::{StoredLogin, url};
 use crate::login::{Credential, ServerLogin};
@@ -27,11 +27,17 @@ impl ServerLogin {
         let (challenge, missing) = self.demand.lock().demanded();
         let fetcher = self.fetcher(None);
         let discovery = discover(&fetcher, &self.target, &challenge.unwrap_or_default()).await?;
+        let issuer = &discovery.server.issuer;
+        // The server could otherwise obtain the secret of the client with another authorization server.
+        if let Some(known) = self.machine_issuer.get().filter(|known| *known != issuer) {
+            return Err(Refusal::IssuerChanged { known: known.clone(), named: issuer.clone() }.into());
+        }
         let client = client_for(&fetcher, &self.target, &discovery, None).await?;
         let requested = scopes(&self.target.options, &discovery, &[], &missing);
         let grant = TokenGrant::ClientCredentials(&requested);
         let resource = discovery.resource.as_deref();
         let tokens = request_tokens(&fetcher, &discovery.server, &client, resource, grant).await?;
+        self.machine_issuer.get_or_init(|| issuer.clone());
         let login = StoredLogin::new(url(&self.target), &discovery, &client, requested);
         let stored = StoredLogin { id: client.id, ..login }.with_tokens(&tokens, SystemTime::now());
         let state = stored.state();

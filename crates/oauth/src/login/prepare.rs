@@ -1,6 +1,7 @@
 //! Prepares a login: finds the authorization server, the client and the scopes.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use goblin_config::oauth::OAuthOptions;
 
@@ -13,6 +14,8 @@ use crate::protocol::fetch::Fetcher;
 
 /// The limit of logins in a row that ask for more scopes without success.
 const MAX_STEP_UPS: u32 = 2;
+/// The time after which another login for the same scopes begins a new series. The permission may have worked meanwhile.
+const SERIES_ENDS_AFTER: Duration = Duration::from_secs(3600);
 /// The limit of scopes in one request.
 const MAX_SCOPES: usize = 100;
 /// The scope with which some authorization servers issue refresh tokens.
@@ -26,6 +29,8 @@ pub(super) struct Demand {
     missing: Vec<String>,
     /// The number of logins in a row that asked for missing scopes.
     step_ups: u32,
+    /// The begin of the last one.
+    pub last_step_up: Option<Instant>,
     /// The address of the last connection to the server.
     pub peer: Option<IpAddr>,
 }
@@ -55,6 +60,10 @@ impl Demand {
     pub(super) fn begin_step_up(&mut self) -> Result<(), LoginError> {
         if self.missing.is_empty() {
             return Ok(());
+        }
+        let before = self.last_step_up.replace(Instant::now());
+        if before.is_some_and(|at| at.elapsed() >= SERIES_ENDS_AFTER) {
+            self.step_ups = 0;
         }
         if self.step_ups == MAX_STEP_UPS {
             self.step_ups = 0;

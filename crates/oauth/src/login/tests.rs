@@ -117,6 +117,17 @@ fn oauth1_logins_for_missing_scopes_are_limited() {
 }
 
 #[test]
+fn oauth1_a_login_long_after_others_for_the_same_scope_is_not_refused() {
+    let mut demand = Demand::default();
+    demand.record_missing(Challenge { scopes: owned(&["admin"]), ..Challenge::default() });
+    for _ in 0..2 {
+        demand.begin_step_up().expect("one of the first two");
+    }
+    demand.last_step_up = Instant::now().checked_sub(Duration::from_secs(3600));
+    demand.begin_step_up().expect("a new series");
+}
+
+#[test]
 fn oauth1_a_browser_returns_to_this_machine_only() {
     for uri in ["http://127.0.0.1:8000/callback", "http://localhost:1/callback", "http://[::1]:8000/callback"] {
         assert!(is_on_this_machine(uri), "{uri}");

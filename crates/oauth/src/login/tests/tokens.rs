@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use goblin_config::oauth::Grant;
 use goblin_telemetry::worker;
 use goblin_vault::EntryKind;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -40,6 +41,10 @@ impl Place {
         let serve = move |path: String| {
             let (asked, revoking, permits) = (asked.clone(), revoking.clone(), Arc::clone(&permits));
             async move {
+                if path.starts_with("/.well-known/") {
+                    let missing = Response::builder().status(StatusCode::NOT_FOUND).body(Full::default());
+                    return Ok(missing.expect("a response"));
+                }
                 let (sender, is_revocation) = if path == "/revoke" { (revoking, true) } else { (asked, false) };
                 sender.send(()).await.expect("the test runs");
                 if is_revocation {
@@ -177,4 +182,25 @@ async fn oauth3_an_unreadable_login_is_reported_once() {
     let counts = place.login.observe.counts();
     let count = counts.iter().find(|(name, _)| *name == "login_vault_failed").map(|(_, count)| *count);
     assert_eq!(count, Some(1), "{counts:?}");
+}
+
+#[tokio::test]
+async fn oauth4_a_server_cannot_lead_the_secret_of_a_machine_to_another_authorization_server() {
+    let mut place = Place::new("machine").await;
+    let mut target = target("a", &format!("{}/mcp", place.url));
+    target.options.grant = Grant::ClientCredentials(None);
+    target.options.client_id = Some("machine".to_owned());
+    target.options.client_secret = Some(Secret::new("secret"));
+    let new = || ServerLogin::new(target.clone(), Arc::clone(&place.vault), Arc::default());
+    let login = new();
+    let next = login.replace_rejected(None, Challenge::default(), None).await;
+    assert!(next.is_ok_and(|header| header.is_some()));
+    place.tokens.try_recv().expect("a token");
+    assert_eq!(login.machine_issuer.get(), Some(&place.url));
+    // Another authorization server accepted this client before.
+    let login = new();
+    login.machine_issuer.set("https://known.example".to_owned()).expect("a new login");
+    let reason = login.replace_rejected(None, Challenge::default(), None).await.expect_err("another issuer");
+    assert!(reason.contains("the last login was at https://known.example"), "{reason}");
+    place.tokens.try_recv().expect_err("nobody gets the secret");
 }
