@@ -61,7 +61,7 @@ pub struct ServerLogin {
     /// The version of the vault's entry that was read or written last.
     seen: Mutex<Version>,
     state: watch::Sender<LoginState>,
-    /// What the server demanded last.
+    /// The last demand of the server.
     demand: Mutex<Demand>,
     failures: Mutex<Failures>,
     /// The reason for which the stored login could not be read last.
@@ -107,7 +107,7 @@ pub enum LoginNeed {
     Unreadable(String),
 }
 
-/// What a logout did.
+/// The outcome of a logout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogoutOutcome {
     pub was_logged_in: bool,
