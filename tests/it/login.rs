@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use crate::admin_client::get_admin;
 use crate::client::Client;
-use crate::harness::{Gateway, eventually, fixture_server};
+use crate::harness::{Gateway, eventually, fixture_server, servers_only};
 use crate::login_browser::Browser;
 use crate::login_server::{LoginServer, address_of};
 use crate::login_support::{
@@ -89,7 +89,9 @@ async fn oauth1_oauth2_a_login_makes_the_server_ready_without_a_restart() {
 
 #[tokio::test]
 async fn oauth1_the_next_gateway_uses_a_login_that_was_made_without_one() {
-    let home = LoginHome::logged_in().await;
+    let home = LoginHome::new().await;
+    let ran = home.log_in().await;
+    assert_eq!(ran.text(), "Logged in to p.\nNo gateway of this configuration runs. The next one uses the login.\n");
     let (_gateway, client) = home.ready_gateway().await;
     assert_eq!(scopes(&client).await, ["read"]);
     assert_eq!(home.server.count("authorizations").await, 1);
@@ -316,6 +318,28 @@ async fn oauth1_commands_without_a_login_name_the_reason() {
         assert!(ran.code == Some(2) && ran.stderr.contains("there is no login at"), "{server}: {ran:?}");
     }
     assert_eq!(home.server.count("registrations").await, 0);
+}
+
+#[tokio::test]
+async fn oauth2_the_exit_code_tells_a_refusal_from_a_gateway_that_is_away() {
+    let config = servers_only(json!({ "mcpServers": {
+        "a": fixture_server(&[]),
+        "gone": { "url": "http://127.0.0.1:1/mcp" },
+    } }));
+    let home = crate::home::Home::new(&config);
+    let _gateway = Gateway::of(home.serve(0)).await;
+    for (command, code) in [
+        (["login", "gone"], 1),
+        (["login", "a"], 2),
+        (["logout", "a"], 2),
+        (["login", "nobody"], 2),
+        (["logout", "nobody"], 2),
+    ] {
+        let ran = home.run(&[command[0], command[1], "--config", home.config()]).await;
+        assert_eq!(ran.code, Some(code), "{command:?}: {ran:?}");
+    }
+    let ran = home.run(&["login", "gone", "--url", "http://127.0.0.1:1/mcp"]).await;
+    assert_eq!(ran.code, Some(3), "{ran:?}");
 }
 
 #[tokio::test]

@@ -81,8 +81,8 @@ pub(crate) async fn log_in(arguments: Login) -> Result<ExitCode> {
         false => in_browser(&place, &status, &arguments).await?,
     }
     print(&format!("Logged in to {}.\n", clean(&arguments.server)))?;
-    if let Some(state) = place.settled_state().await {
-        print(&state)?;
+    if let Some(line) = place.next_line(place::is_url(&arguments.server)).await {
+        print(&line)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,7 +115,7 @@ async fn in_browser(place: &LoginPlace, status: &LoginStatus, arguments: &Login)
     present(&attempt, arguments)?;
     let mut pasted = lines();
     if std::io::stdin().is_terminal() {
-        note("if the browser ends on a page that cannot be shown, paste the address of that page here");
+        note("if the browser shows an error, paste the address of its page here");
     }
     loop {
         let callback = tokio::select! {

@@ -1,6 +1,6 @@
 //! The reasons why a login fails.
 //!
-//! Each text names the place and, where there is one, the cure. Texts of a remote server are cleaned and cut before
+//! Each text names the place and, if one exists, the cure. Texts of a remote server are cleaned and cut before
 //! they enter an error. No error contains a token, a code or a secret.
 
 /// The reason why a login failed.

@@ -61,7 +61,7 @@ pub struct ServerLogin {
     /// The version of the vault's entry that was read or written last.
     seen: Mutex<Version>,
     state: watch::Sender<LoginState>,
-    /// What the server demanded last.
+    /// The last demand of the server.
     demand: Mutex<Demand>,
     failures: Mutex<Failures>,
     /// The authorization server that accepted the gateway's own client, if the gateway logs in by itself.
@@ -109,7 +109,7 @@ pub enum LoginNeed {
     Unreadable(String),
 }
 
-/// What a logout did.
+/// The outcome of a logout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogoutOutcome {
     pub was_logged_in: bool,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use goblin_admin::api::ServerStatus;
 use goblin_admin::login::{LoginCallback, LoginRequest, LoginStatus, LogoutStatus};
 use goblin_client::admin::AdminClient;
@@ -25,6 +26,12 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The wait for a server that still needs a login. It then has rejected the new one.
 const REJECTED_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const NO_GATEWAY: &str = "No gateway of this configuration runs. The next one uses the login.\n";
+
+/// Reports whether the argument names an endpoint instead of a server of the configuration.
+pub(super) fn is_url(server: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| server.starts_with(scheme))
+}
 
 pub(super) enum LoginPlace {
     Gateway { client: AdminClient, path: String },
@@ -34,7 +41,7 @@ pub(super) enum LoginPlace {
 impl LoginPlace {
     /// Returns the running gateway of the configuration. If none runs, the command logs in itself.
     pub(super) async fn find(server: &str, arguments: &GatewayArgs) -> Result<LoginPlace, CliError> {
-        if ["http://", "https://"].iter().any(|scheme| server.starts_with(scheme)) {
+        if is_url(server) {
             let login = BackendLogin::at_url(server, &ProxyEnvironment::from_process());
             let login = login.ok_or_else(|| CliError::Usage("the URL cannot be used".to_owned()))?;
             login.login.load().await;
@@ -76,8 +83,8 @@ impl LoginPlace {
     pub(super) async fn status(&self) -> Result<LoginStatus, CliError> {
         match self {
             LoginPlace::Gateway { client, path } => {
-                let body = client.get(&format!("{path}/login")).await.map_err(refused)?;
-                parse(client, &body)
+                let answer = client.get(&format!("{path}/login")).await;
+                answered(client, path, answer, CliError::Usage).await
             }
             LoginPlace::Own(login) => Ok(login.status()),
         }
@@ -86,8 +93,8 @@ impl LoginPlace {
     pub(super) async fn begin(&self, request: LoginRequest) -> Result<LoginStatus, CliError> {
         match self {
             LoginPlace::Gateway { client, path } => {
-                let body = client.post_json(&format!("{path}/login"), &request).await.map_err(refused)?;
-                parse(client, &body)
+                let answer = client.post_json(&format!("{path}/login"), &request).await;
+                answered(client, path, answer, CliError::Refused).await
             }
             LoginPlace::Own(login) => {
                 let begun = Arc::clone(login).begin(request).await;
@@ -100,8 +107,8 @@ impl LoginPlace {
         match self {
             LoginPlace::Gateway { client, path } => {
                 let callback = LoginCallback { callback: callback.to_owned() };
-                let body = client.post_json(&format!("{path}/login/callback"), &callback).await.map_err(refused)?;
-                parse(client, &body)
+                let answer = client.post_json(&format!("{path}/login/callback"), &callback).await;
+                answered(client, path, answer, CliError::Refused).await
             }
             LoginPlace::Own(login) => {
                 let finished = login.finish(callback).await;
@@ -113,17 +120,21 @@ impl LoginPlace {
     pub(super) async fn log_out(&self) -> Result<LogoutStatus, CliError> {
         match self {
             LoginPlace::Gateway { client, path } => {
-                let body = client.post(&format!("{path}/logout")).await.map_err(refused)?;
-                parse(client, &body)
+                // A server without a login is an error of its own kind.
+                self.status().await?;
+                let answer = client.post(&format!("{path}/logout")).await;
+                answered(client, path, answer, CliError::Refused).await
             }
             LoginPlace::Own(login) => login.log_out().await.map_err(|error| CliError::Refused(error.to_string())),
         }
     }
 
-    /// Waits until the gateway has connected with the new login, and returns a line about it. Returns `None` without a
-    /// gateway.
-    pub(super) async fn settled_state(&self) -> Option<String> {
-        let LoginPlace::Gateway { client, path } = self else { return None };
+    /// Returns the line after a login: the state of the server, after the gateway has connected to it. Without a
+    /// gateway, the line tells who uses the login. Returns `None` for a URL, and if the gateway is gone.
+    pub(super) async fn next_line(&self, is_url: bool) -> Option<String> {
+        let LoginPlace::Gateway { client, path } = self else {
+            return (!is_url).then(|| NO_GATEWAY.to_owned());
+        };
         let begun = Instant::now();
         loop {
             let body = client.get(path).await.ok()?;
@@ -150,7 +161,19 @@ fn line(server: &ServerStatus) -> String {
     }
 }
 
-fn parse<T: DeserializeOwned>(client: &AdminClient, body: &[u8]) -> Result<T, CliError> {
+/// Reads the answer of a gateway. A rejection is a `fault` if the gateway has the server, so that scripts can
+/// distinguish it from a gateway that cannot be reached.
+async fn answered<T: DeserializeOwned>(
+    client: &AdminClient,
+    path: &str,
+    answer: Result<Bytes, String>,
+    fault: fn(String) -> CliError,
+) -> Result<T, CliError> {
+    let body = match answer {
+        Ok(body) => body,
+        Err(message) if client.get(path).await.is_ok() => return Err(fault(message)),
+        Err(message) => return Err(refused(message)),
+    };
     let unexpected = |error| CliError::Unavailable(format!("{} sent an unexpected response: {error}", client.place()));
-    serde_json::from_slice(body).map_err(unexpected)
+    serde_json::from_slice(&body).map_err(unexpected)
 }

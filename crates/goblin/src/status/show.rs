@@ -146,7 +146,8 @@ fn notes(status: &Status, colourful: bool) -> String {
             note(kind, colour, format!("{}: {}", clean(&server.id), clean(reason)));
         }
     }
-    for server in status.servers.iter().filter(|server| server.stale) {
+    // A server with a reason is not connected, so its entries are stale anyway.
+    for server in status.servers.iter().filter(|server| server.stale && server.reason.is_none()) {
         note("stale", YELLOW, format!("{}: its entries do not come from the current connection", clean(&server.id)));
     }
     for server in &status.servers {
@@ -198,6 +199,7 @@ mod tests {
             id: "linear".to_owned(),
             state: "login_needed".to_owned(),
             reason: Some("it needs a login: nobody has logged in (run: goblin login linear)".to_owned()),
+            stale: true,
             ..ServerStatus::default()
         });
         let text = render(&status, "", Some(80), false);
@@ -208,6 +210,7 @@ mod tests {
         ] {
             assert!(text.contains(fragment), "{fragment}:\n{text}");
         }
+        assert!(!text.contains("stale"), "the reason says it:\n{text}");
         assert!(render(&status, "", None, true).contains("\x1b[1;33mlogin needed\x1b[0m: linear"));
     }
 

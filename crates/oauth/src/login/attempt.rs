@@ -127,7 +127,7 @@ impl DeviceLogin {
     /// Asks for the tokens once, and stores them.
     async fn poll(&self) -> Result<Result<(), LoginError>, TokenError> {
         let (attempt, code) = (Arc::clone(&self.attempt), self.authorization.device_code.clone());
-        // As in `complete`: the tokens are issued once.
+        // The tokens are issued once, see `complete`.
         let task = worker::spawn(async move {
             let tokens = attempt.request_tokens(TokenGrant::DeviceCode(&code)).await?;
             Ok(attempt.store(&tokens).await)

@@ -21,7 +21,7 @@ const MAX_SCOPES: usize = 100;
 /// The scope with which some authorization servers issue refresh tokens.
 const OFFLINE_ACCESS: &str = "offline_access";
 
-/// What the server demanded last.
+/// The last demand of the server.
 #[derive(Default)]
 pub(super) struct Demand {
     challenge: Option<Challenge>,

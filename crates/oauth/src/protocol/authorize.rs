@@ -91,7 +91,7 @@ impl AuthorizationRequest {
     }
 }
 
-/// What a callback must contain.
+/// The members that a callback must contain.
 pub(crate) struct ExpectedCallback {
     pub state: String,
     pub issuer: String,

@@ -56,7 +56,7 @@ pub(crate) async fn probe(target: &LoginTarget) -> Result<Probe, LoginError> {
     }
 }
 
-/// What the responses of a server mean.
+/// The meaning of the responses of a server.
 enum Outcome {
     Challenged(Challenge),
     Answered,

@@ -25,7 +25,7 @@ use crate::protocol::fetch::Fetcher;
 #[derive(Clone, Debug)]
 struct Received {
     method: String,
-    /// With the query.
+    /// Includes the query.
     path: String,
     /// The lines of the head after the first one.
     headers: String,
@@ -33,7 +33,7 @@ struct Received {
 }
 
 enum Reply {
-    /// With the lines of further headers.
+    /// Includes the lines of further headers.
     Full { status: u16, headers: String, body: String },
     /// Sends bytes until the client closes the connection.
     Endless,

@@ -25,7 +25,7 @@ const MAX_LIFETIME: f64 = 315_360_000.0;
 pub(crate) enum TokenGrant<'a> {
     Code(&'a AuthorizationCode),
     Refresh(&'a Secret),
-    /// With the scopes to ask for.
+    /// The member has the scopes to ask for.
     ClientCredentials(&'a [String]),
     DeviceCode(&'a Secret),
 }

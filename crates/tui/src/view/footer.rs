@@ -124,7 +124,7 @@ fn dialog_hints(dialog: &Dialog) -> &'static [Hint] {
             &[("j/k", "scroll"), ("g/G", "first/last, follow"), ("v", "level"), ("y", "copy"), ("Esc", "close")]
         }
         Dialog::Login(login) if login.url().is_some() => {
-            &[("Ctrl-Y", "copy the page"), ("Enter", "send the address"), ("Esc", "cancel")]
+            &[("Ctrl-Y", "copy page"), ("Enter", "send address"), ("Esc", "cancel")]
         }
         Dialog::Login(_) => &[("Esc", "close")],
         Dialog::Jump(_) => &[("↑↓", "choose"), ("Enter", "go there"), ("Esc", "cancel")],

@@ -1,4 +1,4 @@
-//! Where the gateway looks for metadata, and what it takes from it.
+//! The places of metadata, and the members that the gateway takes from them.
 
 use goblin_config::oauth::ResourceIndicator;
 use serde_json::{Value, json};
