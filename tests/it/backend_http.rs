@@ -11,7 +11,8 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of, without_login,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
+    without_login,
 };
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, Either};
+use futures_util::future::{BoxFuture, Either, ready};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -25,6 +25,17 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 pub trait Authorization: Send + Sync {
     /// Returns the header to send now. Must be cheap: an atomic load.
     fn header(&self) -> Option<HeaderValue>;
+
+    /// Reports whether the tokens have expired and can be refreshed. An authorization server may end the login of a client
+    /// that sends an expired token. Must be cheap.
+    fn is_stale(&self) -> bool {
+        false
+    }
+
+    /// Refreshes expired tokens. Returns an error with the reason if a later attempt may succeed.
+    fn renew(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(ready(Ok(())))
+    }
 
     /// Handles a response with status 401 to a request that was sent with `sent`. Returns a header to repeat the
     /// request with, or `None` if a login is needed. Returns an error with the reason if there is no new header for
@@ -89,6 +100,9 @@ impl AuthorizedClient {
         authorization: &dyn Authorization,
         build: impl Fn() -> Request<Full<Bytes>>,
     ) -> Result<Response<ResponseBody>, RequestError> {
+        if authorization.is_stale() {
+            authorization.renew().await.map_err(|cause| self.client.unauthorized(cause))?;
+        }
         let sent = authorization.header();
         let response = self.client.request(with_header(build(), sent.as_ref())).await?;
         match response.status() {

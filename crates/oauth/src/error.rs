@@ -135,7 +135,7 @@ pub enum UrlFault {
 pub enum CallbackFault {
     #[error("this is not the address of the last page of a login (it contains \"code=\" and \"state=\")")]
     NotACallback,
-    #[error("the address belongs to another login")]
+    #[error("the address belongs to another login (paste the one at which the newest page of this login ended)")]
     State,
     #[error("the address comes from another authorization server than the one that was asked")]
     Issuer,

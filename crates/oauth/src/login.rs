@@ -23,6 +23,7 @@ use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use goblin_client::authorization::Authorization;
+use goblin_client::connect;
 use goblin_config::mask;
 use goblin_config::oauth::Grant;
 use goblin_telemetry::{Event, Observe, clean};
@@ -53,6 +54,8 @@ const MACHINE_PAUSE: Duration = Duration::from_secs(30);
 pub struct ServerLogin {
     this: Weak<ServerLogin>,
     target: LoginTarget,
+    /// Names the server in events.
+    label: String,
     vault: Arc<Vault>,
     observe: Arc<Observe>,
     /// The name of the login in the vault. `None` if the name of the server is too long for one.
@@ -101,6 +104,9 @@ pub enum LoginNeed {
     Never,
     #[error("the server rejects the token of the login")]
     Rejected,
+    /// The token has expired, and the authorization server issued none to refresh it with.
+    #[error("the login has expired")]
+    Expired,
     #[error("the login has ended: {0}")]
     Ended(String),
     #[error("the tokens cannot be refreshed: {0}")]
@@ -128,6 +134,10 @@ impl ServerLogin {
         Arc::new_cyclic(|this| ServerLogin {
             this: Weak::clone(this),
             entry: storage::entry_name(&target),
+            label: match target.name.is_empty() {
+                true => connect::origin(&target.url).unwrap_or_default(),
+                false => target.name.clone(),
+            },
             target,
             vault,
             observe,
@@ -167,7 +177,7 @@ impl ServerLogin {
         let reason = self.read_entry().await.err();
         let before = std::mem::replace(&mut *self.unreadable.lock(), reason.clone());
         if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
-            self.observe.emit(&Event::LoginVaultFailed { server: &self.target.name, reason: &reason });
+            self.observe.emit(&Event::LoginVaultFailed { server: &self.label, reason: &reason });
         }
     }
 
@@ -271,7 +281,7 @@ impl ServerLogin {
         if before == state {
             return;
         }
-        let server = &self.target.name;
+        let server = &self.label;
         match (before, state) {
             (_, LoginState::Needed(need)) => {
                 self.observe.emit(&Event::LoginNeeded { server, reason: &need.to_string() });
@@ -337,7 +347,7 @@ impl ServerLogin {
         let stored = &credential.stored;
         let is_over = stored.refresh.is_none() && !self.is_automatic() && stored.has_expired(SystemTime::now());
         self.failures.lock().rejected = (!is_over).then(Instant::now);
-        self.publish(LoginState::Needed(LoginNeed::Rejected));
+        self.publish(LoginState::Needed(if is_over { LoginNeed::Expired } else { LoginNeed::Rejected }));
     }
 }
 
@@ -347,6 +357,19 @@ impl Authorization for ServerLogin {
             self.wake.notify_one();
         }
         self.credential.load().as_ref().and_then(|credential| credential.header.clone())
+    }
+
+    fn is_stale(&self) -> bool {
+        let credential = self.credential.load();
+        let Some(Credential { stored, .. }) = credential.as_deref() else { return false };
+        let can_refresh = self.is_automatic() || stored.refresh.is_some();
+        can_refresh
+            && stored.has_expired(SystemTime::now())
+            && matches!(*self.state.borrow(), LoginState::LoggedIn { .. })
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.renew_expired().boxed()
     }
 
     fn rejected(

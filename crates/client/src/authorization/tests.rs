@@ -92,6 +92,60 @@ async fn oauth1_a_rejected_request_is_repeated_once_with_the_new_token() {
     }
 }
 
+/// A login whose token has expired. The refresh succeeds or fails.
+struct Stale {
+    outcome: Result<(), String>,
+    is_renewed: Mutex<bool>,
+}
+
+impl Authorization for Stale {
+    fn header(&self) -> Option<HeaderValue> {
+        Some(HeaderValue::from_static(if *self.is_renewed.lock() { "Bearer new" } else { "Bearer old" }))
+    }
+
+    fn is_stale(&self) -> bool {
+        !*self.is_renewed.lock()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<(), String>> {
+        *self.is_renewed.lock() = self.outcome.is_ok();
+        Box::pin(async { self.outcome.clone() })
+    }
+
+    fn rejected(
+        &self,
+        _: Option<HeaderValue>,
+        _: &HeaderMap,
+        _: Option<IpAddr>,
+    ) -> BoxFuture<'_, Result<Option<HeaderValue>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn rejected_again(&self, _: &HeaderValue, _: &HeaderMap) {}
+
+    fn scope_missing(&self, _: &HeaderMap) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn oauth3_an_expired_token_is_never_sent() {
+    for outcome in [Ok(()), Err("no network".to_owned())] {
+        let (url, seen) = server("new", "rejected").await;
+        let login = Stale { outcome: outcome.clone(), is_renewed: Mutex::new(false) };
+        let client = client(&url, Some(Arc::new(login)));
+        let response = client.send(|| build(&url)).await;
+        match outcome {
+            Ok(()) => assert_eq!(response.expect("a response").status(), StatusCode::OK),
+            Err(cause) => {
+                let error = response.err().expect("no token");
+                assert!(error.is_safe_to_retry() && error.to_string().contains(&cause), "{error}");
+            }
+        }
+        assert!(!seen.lock().contains(&"old".to_owned()), "{:?}", seen.lock());
+    }
+}
+
 #[tokio::test]
 async fn oauth1_without_a_login_a_401_is_the_servers_answer() {
     let (url, seen) = server("new", "rejected").await;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use goblin_admin::login::{LoginAttempt, LoginRequest, LoginStatus, LogoutStatus};
@@ -28,6 +28,8 @@ use tokio::task::AbortHandle;
 use crate::client::Client;
 
 const MAX_ATTEMPTS: usize = 4;
+/// The pause after a failed attempt for clients.
+const CLIENT_RETRY_PAUSE: Duration = Duration::from_secs(30);
 /// The limit of clients that are notified of the end of an attempt.
 const MAX_WAITING_CLIENTS: usize = 64;
 
@@ -38,6 +40,8 @@ pub struct BackendLogin {
     attempts: Mutex<VecDeque<Arc<Attempt>>>,
     /// Held while an attempt for clients begins.
     beginning: Semaphore,
+    /// The last failure to begin one.
+    failed: Mutex<Option<(Instant, LoginError)>>,
     /// The clients that got the URL of an attempt, each with the id of its elicitation.
     waiting_clients: Mutex<VecDeque<(String, Weak<Client>)>>,
 }
@@ -96,6 +100,7 @@ impl BackendLogin {
             options,
             attempts: Mutex::default(),
             beginning: Semaphore::new(1),
+            failed: Mutex::default(),
             waiting_clients: Mutex::default(),
         })
     }
@@ -173,9 +178,20 @@ impl BackendLogin {
         let _beginning = self.beginning.acquire().await;
         let attempt = match self.open_own_attempt() {
             Some(attempt) => attempt,
-            None => self.begin_own().await?,
+            None => self.begin_for_clients().await?,
         };
         Ok(attempt.url().to_owned())
+    }
+
+    /// Begins an attempt with the gateway's own listener. After a failure, clients get the same error for some time.
+    async fn begin_for_clients(self: &Arc<Self>) -> Result<Arc<Attempt>, LoginError> {
+        let failed = self.failed.lock().clone();
+        if let Some((_, error)) = failed.filter(|(at, _)| at.elapsed() < CLIENT_RETRY_PAUSE) {
+            return Err(error);
+        }
+        let begun = self.begin_own().await;
+        *self.failed.lock() = begun.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        begun
     }
 
     /// Notifies the client when a login is done. `id` is the id of its elicitation.

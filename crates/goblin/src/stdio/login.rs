@@ -83,6 +83,14 @@ impl Authorization for PromptedLogin {
         self.login.login.header()
     }
 
+    fn is_stale(&self) -> bool {
+        self.login.login.is_stale()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.login.login.renew()
+    }
+
     fn rejected(
         &self,
         sent: Option<HeaderValue>,

@@ -32,8 +32,8 @@ impl ServerLogin {
         if let Some(known) = self.machine_issuer.get().filter(|known| *known != issuer) {
             return Err(Refusal::IssuerChanged { known: known.clone(), named: issuer.clone() }.into());
         }
-        let client = client_for(&fetcher, &self.target, &discovery, None).await?;
         let requested = scopes(&self.target.options, &discovery, &[], &missing);
+        let client = client_for(&fetcher, &self.target, &discovery, None, &requested).await?;
         let grant = TokenGrant::ClientCredentials(&requested);
         let resource = discovery.resource.as_deref();
         let tokens = request_tokens(&fetcher, &discovery.server, &client, resource, grant).await?;

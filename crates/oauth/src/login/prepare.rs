@@ -107,10 +107,13 @@ impl ServerLogin {
         };
         let fetcher = self.fetcher(peer);
         let discovery = discover(&fetcher, &self.target, &challenge).await?;
+        if redirect_uri.is_none() && discovery.server.device_authorization_endpoint.is_none() {
+            return Err(LoginError::NoDeviceLogin { host: discovery.server.host().to_owned() });
+        }
         self.check_issuer(&discovery).await?;
         self.demand.lock().begin_step_up()?;
-        let client = client_for(&fetcher, &self.target, &discovery, redirect_uri).await?;
         let scopes = scopes(&self.target.options, &discovery, &self.known_scopes(&discovery), &missing);
+        let client = client_for(&fetcher, &self.target, &discovery, redirect_uri, &scopes).await?;
         Ok(Prepared { fetcher, discovery, client, scopes, peer })
     }
 

@@ -90,6 +90,16 @@ impl ServerLogin {
         drop(outcome);
     }
 
+    /// Refreshes expired tokens before a request carries them.
+    pub(super) async fn renew_expired(&self) -> Result<(), String> {
+        let sent = self.current_header();
+        match self.is_automatic() {
+            true => self.log_in_by_itself(sent).await,
+            false => self.refresh_rejected(sent).await,
+        }
+        .map(drop)
+    }
+
     pub(super) fn current_header(&self) -> Option<HeaderValue> {
         self.credential.load().as_ref().and_then(|credential| credential.header.clone())
     }
@@ -127,7 +137,7 @@ impl ServerLogin {
             let done = done.await;
             if let Err(reason) = &done {
                 let repeated = this.failures.lock().record(reason);
-                let server = &this.target.name;
+                let server = &this.label;
                 this.observe.emit(&Event::TokenRefreshFailed { server, reason, ended: false, repeated });
             }
             done
@@ -165,13 +175,13 @@ impl ServerLogin {
             Ok(tokens) => {
                 self.store(stored.with_tokens(&tokens, SystemTime::now()), &lock).await;
                 self.failures.lock().clear();
-                self.observe.emit(&Event::TokenRefreshed { server: &self.target.name });
+                self.observe.emit(&Event::TokenRefreshed { server: &self.label });
                 Ok(())
             }
             Err(TokenError::Rejected { code, error }) => match (code.as_str(), cause) {
                 ("invalid_grant", _) => {
                     // The vault keeps the reason, so no other process sends the same token again.
-                    let (server, reason) = (&self.target.name, &*error.to_string());
+                    let (server, reason) = (&self.label, &*error.to_string());
                     self.store(stored.ended(reason.to_owned()), &lock).await;
                     let ended = Event::TokenRefreshFailed { server, reason, ended: true, repeated: false };
                     self.observe.emit(&ended);
@@ -244,7 +254,9 @@ impl ServerLogin {
         let was_logged_in = self.remove(&lock).await.map_err(LoginError::Vault)?;
         *self.demand.lock() = Default::default();
         self.replace(None, LoginState::NoLogin);
-        self.observe.emit(&Event::LoggedOut { server: &self.target.name });
+        if was_logged_in {
+            self.observe.emit(&Event::LoggedOut { server: &self.label });
+        }
         let (revoked, reason) = match revocation {
             Ok(revoked) => (revoked, None),
             Err(error) => (false, Some(error.to_string())),

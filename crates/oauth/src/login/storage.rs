@@ -259,7 +259,7 @@ impl ServerLogin {
                 Credential::saved(stored)
             }
             Err(reason) => {
-                self.observe.emit(&Event::LoginVaultFailed { server: &self.target.name, reason: &reason });
+                self.observe.emit(&Event::LoginVaultFailed { server: &self.label, reason: &reason });
                 Credential::unsaved(stored)
             }
         };

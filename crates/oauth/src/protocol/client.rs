@@ -79,7 +79,8 @@ impl ClientIdentity {
     pub(crate) fn authenticate(&self, form: Form, server: &AuthorizationServer) -> Result<Payload, LoginError> {
         let (form, header) = match &self.credential {
             ClientCredential::None => (form.with("client_id", &self.id), None),
-            ClientCredential::Basic(secret) => (form, Some(basic(&self.id, secret))),
+            // Servers made with the Python SDK look the client up by the id in the form.
+            ClientCredential::Basic(secret) => (form.with("client_id", &self.id), Some(basic(&self.id, secret))),
             ClientCredential::Post(secret) => {
                 (form.with("client_id", &self.id).with("client_secret", secret.expose()), None)
             }
@@ -90,11 +91,6 @@ impl ClientIdentity {
             }
         };
         Ok(Payload::Form(form.into_text(), header))
-    }
-
-    /// Reports whether the form of each request has the id of the client.
-    pub(crate) fn sends_id(&self) -> bool {
-        !matches!(self.credential, ClientCredential::Basic(_))
     }
 
     /// Returns the secret that requests of the client contain.
@@ -121,6 +117,7 @@ pub(crate) async fn client_for(
     target: &LoginTarget,
     discovery: &Discovery,
     redirect_uri: Option<&str>,
+    scopes: &[String],
 ) -> Result<ClientIdentity, LoginError> {
     if redirect_uri.is_some() {
         // A login that is refused later must not leave a registration behind.
@@ -128,7 +125,7 @@ pub(crate) async fn client_for(
     }
     match configured(target, &discovery.server)? {
         Some(client) => Ok(client),
-        None => register(fetcher, &discovery.server, redirect_uri).await,
+        None => register(fetcher, &discovery.server, redirect_uri, scopes).await,
     }
 }
 
@@ -163,11 +160,12 @@ async fn register(
     fetcher: &Fetcher,
     server: &AuthorizationServer,
     redirect_uri: Option<&str>,
+    scopes: &[String],
 ) -> Result<ClientIdentity, LoginError> {
     let no_client = || LoginError::NoClient { host: server.host().to_owned() };
     let endpoint = server.registration_endpoint.as_deref().ok_or_else(no_client)?;
     let url = fetcher.check("registration endpoint", endpoint)?;
-    let payload = Payload::Json(registration(server, redirect_uri));
+    let payload = Payload::Json(registration(server, redirect_uri, scopes));
     let answer: Answer = fetcher.post(&url, payload, FETCH_TIMEOUT).await?;
     match answer.status {
         StatusCode::OK | StatusCode::CREATED => registered(&answer.object()?, server),
@@ -181,9 +179,10 @@ async fn register(
 }
 
 /// Returns the metadata of the client to register.
-fn registration(server: &AuthorizationServer, redirect_uri: Option<&str>) -> Value {
+fn registration(server: &AuthorizationServer, redirect_uri: Option<&str>, scopes: &[String]) -> Value {
     let is_listed = |method: &str| server.auth_methods.iter().any(|listed| listed == method);
-    let method = [NONE, BASIC, POST].into_iter().find(|method| is_listed(method)).unwrap_or(NONE);
+    // Servers made with the Python SDK revoke only with a secret in the form.
+    let method = [NONE, POST, BASIC].into_iter().find(|method| is_listed(method)).unwrap_or(NONE);
     let mut grants = vec!["refresh_token"];
     if redirect_uri.is_some() {
         grants.insert(0, "authorization_code");
@@ -199,6 +198,10 @@ fn registration(server: &AuthorizationServer, redirect_uri: Option<&str>) -> Val
     });
     client["redirect_uris"] = redirect_uri.into_iter().collect();
     client["response_types"] = redirect_uri.map(|_| "code").into_iter().collect();
+    if !scopes.is_empty() {
+        // Servers made with the Python SDK refuse a scope that the registration does not name.
+        client["scope"] = scopes.join(" ").into();
+    }
     client
 }
 

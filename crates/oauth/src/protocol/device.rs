@@ -46,8 +46,7 @@ pub(crate) async fn authorize_device(
     let scope = (!scopes.is_empty()).then(|| scopes.join(" "));
     let form =
         Form::default().with_some("scope", scope.as_deref()).with_some("resource", discovery.resource.as_deref());
-    // The endpoint requires the id, even if a header has it as well (RFC 8628, section 3.1).
-    let form = if client.sends_id() { form } else { form.with("client_id", &client.id) };
+    // The form has the id of the client for each kind of proof, as RFC 8628 requires in section 3.1.
     let answer = fetcher.post(&url, client.authenticate(form, server)?, FETCH_TIMEOUT).await?;
     let secrets: Vec<&str> = client.secret().into_iter().map(Secret::expose).collect();
     check_rejection(&answer, server, &secrets)?;

@@ -111,9 +111,10 @@ async fn oauth3_a_token_without_a_refresh_token_is_tried_again_until_it_expires(
         let stored = place.stored(lifetime, None);
         place.login.store_login(stored.clone()).await.expect("the vault is usable");
         assert_eq!(place.rejected().await, Ok(None));
-        assert_eq!(place.login.state(), rejected());
+        let expected = if is_over { LoginState::Needed(LoginNeed::Expired) } else { rejected() };
+        assert_eq!(place.login.state(), expected);
         place.login.retry_rejected();
-        assert_eq!(place.login.state(), rejected(), "the pause has begun");
+        assert_eq!(place.login.state(), expected, "the pause has begun");
         let retry = place.login.failures.lock().rejected.take();
         assert_eq!(retry.is_none(), is_over, "{lifetime:?}");
         let Some(at) = retry else { continue };
@@ -121,6 +122,26 @@ async fn oauth3_a_token_without_a_refresh_token_is_tried_again_until_it_expires(
         place.login.retry_rejected();
         assert_eq!(place.login.state(), stored.state());
     }
+}
+
+#[tokio::test]
+async fn oauth3_an_expired_token_is_refreshed_before_a_request_carries_it() {
+    let mut place = Place::new("stale").await;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
+    let fresh = StoredLogin { access: "old".to_owned(), issued: now, ..place.stored(Some(3600), Some("refresh")) };
+    place.login.store_login(fresh.clone()).await.expect("the vault is usable");
+    assert!(!place.login.is_stale());
+    for (stale, is_stale) in [
+        (StoredLogin { refresh: None, issued: now - 3600, ..fresh.clone() }, false),
+        (StoredLogin { issued: now - 3600, ..fresh }, true),
+    ] {
+        place.login.store_login(stale).await.expect("the vault is usable");
+        assert_eq!(place.login.is_stale(), is_stale, "without a refresh token the server decides");
+    }
+    place.login.renew().await.expect("the authorization server runs");
+    place.tokens.try_recv().expect("one refresh");
+    assert!(!place.login.is_stale());
+    assert_eq!(place.login.header(), Some(HeaderValue::from_static("Bearer access")));
 }
 
 #[tokio::test]

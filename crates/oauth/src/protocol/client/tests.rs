@@ -38,12 +38,14 @@ fn oauth1_a_registration_names_a_method_that_the_server_has() {
     let cases: [(&[&str], &str); 5] = [
         (&[], "none"),
         (&["client_secret_basic", "none"], "none"),
-        (&["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (&["client_secret_post", "client_secret_basic"], "client_secret_post"),
         (&["client_secret_post"], "client_secret_post"),
         (&["private_key_jwt"], "none"),
     ];
     for (methods, expected) in cases {
-        let client = registration(&server(methods), Some("http://127.0.0.1:1/callback"));
+        let scopes = ["read".to_owned(), "write".to_owned()];
+        let client = registration(&server(methods), Some("http://127.0.0.1:1/callback"), &scopes);
+        assert_eq!(client["scope"], "read write", "a server may grant only the scopes of the registration");
         assert_eq!(client["token_endpoint_auth_method"], expected, "{methods:?}");
         assert_eq!(client["application_type"], "native");
         assert_eq!(client["redirect_uris"], json!(["http://127.0.0.1:1/callback"]));
@@ -52,7 +54,8 @@ fn oauth1_a_registration_names_a_method_that_the_server_has() {
     }
     let mut server = server(&[]);
     server.device_authorization_endpoint = Some("https://as.example/device".to_owned());
-    let client = registration(&server, None);
+    let client = registration(&server, None, &[]);
+    assert_eq!(client.get("scope"), None);
     assert_eq!(client["grant_types"], json!(["refresh_token", DEVICE_GRANT]));
     assert_eq!((&client["redirect_uris"], &client["response_types"]), (&json!([]), &json!([])));
 }
@@ -125,7 +128,7 @@ fn oauth1_a_client_proves_itself_by_its_method() {
     let encoded = "client_secret=p%3Aw+d%25%26%C3%A9";
     assert_eq!(form(ClientCredential::Post(secret())), (format!("x=y&client_id=a%3Ab+c&{encoded}"), None));
     let header = format!("Basic {}", BASE64_STANDARD.encode("a%3Ab+c:p%3Aw+d%25%26%C3%A9"));
-    assert_eq!(form(ClientCredential::Basic(secret())), ("x=y".to_owned(), Some(header)));
+    assert_eq!(form(ClientCredential::Basic(secret())), ("x=y&client_id=a%3Ab+c".to_owned(), Some(header)));
     let pair = aws_lc_rs::signature::Ed25519KeyPair::generate().expect("a key").to_pkcs8().expect("a key");
     let pem =
         format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----", BASE64_STANDARD.encode(pair.as_ref()));

@@ -138,7 +138,8 @@ async fn oauth1_a_client_is_registered_where_the_server_allows_it() {
         let site = Site::start(|_| move |_: &Received| reply()).await;
         let discovery = Discovery::new(server(&site), None, Vec::new(), true);
         let target = super::target(&site.origin);
-        let client = client_for(&fetcher(&site.origin), &target, &discovery, Some("http://127.0.0.1:1/callback")).await;
+        let client =
+            client_for(&fetcher(&site.origin), &target, &discovery, Some("http://127.0.0.1:1/callback"), &[]).await;
         (site, client)
     }
     let (site, client) = registered(|| Reply::json(201, &json!({"client_id": "new"}))).await;
@@ -160,7 +161,8 @@ async fn oauth1_nothing_is_registered_for_a_login_that_is_refused() {
     let site = Site::start(|_| |_: &Received| Reply::status(500)).await;
     let discovery = Discovery::new(server(&site), None, Vec::new(), false);
     let target = super::target(&site.origin);
-    let client = client_for(&fetcher(&site.origin), &target, &discovery, Some("http://127.0.0.1:1/callback")).await;
+    let client =
+        client_for(&fetcher(&site.origin), &target, &discovery, Some("http://127.0.0.1:1/callback"), &[]).await;
     assert!(matches!(client.map(|_| ()), Err(LoginError::Refusal(_))));
     assert_eq!(site.paths(), Vec::<String>::new());
 }
