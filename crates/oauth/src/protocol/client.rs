@@ -198,9 +198,11 @@ fn registration(server: &AuthorizationServer, redirect_uri: Option<&str>, scopes
     });
     client["redirect_uris"] = redirect_uri.into_iter().collect();
     client["response_types"] = redirect_uri.map(|_| "code").into_iter().collect();
-    if !scopes.is_empty() {
-        // Servers made with the Python SDK refuse a scope that the registration does not name.
-        client["scope"] = scopes.join(" ").into();
+    // Some servers grant only the scopes of the registration, and some refuse a registration with others than theirs.
+    let is_known = |scope: &&String| server.scopes_supported.is_empty() || server.scopes_supported.contains(scope);
+    let known: Vec<&str> = scopes.iter().filter(is_known).map(String::as_str).collect();
+    if !known.is_empty() {
+        client["scope"] = known.join(" ").into();
     }
     client
 }

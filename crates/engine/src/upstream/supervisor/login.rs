@@ -124,6 +124,8 @@ impl Supervisor {
         self.drop_notifications();
         self.slot.publish_login_needed(reason.clone());
         self.last_failure = Some(reason);
+        // The attempt after a login is no restart of the server.
+        self.has_dialled = false;
         if self.owns_lists() {
             self.settle_lists();
         }

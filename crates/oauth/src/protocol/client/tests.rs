@@ -56,6 +56,9 @@ fn oauth1_a_registration_names_a_method_that_the_server_has() {
     server.device_authorization_endpoint = Some("https://as.example/device".to_owned());
     let client = registration(&server, None, &[]);
     assert_eq!(client.get("scope"), None);
+    server.scopes_supported = vec!["read".to_owned()];
+    let registered = |scope: &str| registration(&server, None, &[scope.to_owned()]).get("scope").cloned();
+    assert_eq!((registered("read"), registered("unknown")), (Some(json!("read")), None));
     assert_eq!(client["grant_types"], json!(["refresh_token", DEVICE_GRANT]));
     assert_eq!((&client["redirect_uris"], &client["response_types"]), (&json!([]), &json!([])));
 }
