@@ -71,11 +71,19 @@ pub struct ServerLogin {
     machine_issuer: OnceLock<String>,
     /// The reason for which the stored login could not be read last.
     unreadable: Mutex<Option<String>>,
+    reported: Mutex<Option<NeedReport>>,
     /// Held while tokens are requested or removed.
     refreshing: Arc<Semaphore>,
     /// Whether the next request wakes [`ServerLogin::keep`], because the tokens are due.
     is_due: AtomicBool,
     wake: Notify,
+}
+
+/// The need for a login that was reported last.
+struct NeedReport {
+    identity: Option<String>,
+    need: LoginNeed,
+    at: Instant,
 }
 
 /// The tokens in force.
@@ -148,6 +156,7 @@ impl ServerLogin {
             failures: Mutex::default(),
             machine_issuer: OnceLock::new(),
             unreadable: Mutex::default(),
+            reported: Mutex::default(),
             refreshing: Arc::new(Semaphore::new(1)),
             is_due: AtomicBool::new(false),
             wake: Notify::new(),
@@ -281,14 +290,30 @@ impl ServerLogin {
         if before == state {
             return;
         }
-        let server = &self.label;
+        let (server, identity) = (&self.label, self.identity());
         match (before, state) {
-            (_, LoginState::Needed(need)) => {
+            (_, LoginState::Needed(need)) if self.is_news(&identity, &need) => {
                 self.observe.emit(&Event::LoginNeeded { server, reason: &need.to_string() });
             }
-            (LoginState::Needed(_), LoginState::LoggedIn { .. }) => self.observe.emit(&Event::LoginDone { server }),
+            // With the same account, the gateway only tries the rejected tokens again.
+            (LoginState::Needed(_), LoginState::LoggedIn { .. }) if self.reported_identity() != identity => {
+                *self.reported.lock() = None;
+                self.observe.emit(&Event::LoginDone { server });
+            }
             _ => {}
         }
+    }
+
+    /// Records that an account needs a login. Returns `false` if the same was recorded at the last attempt.
+    fn is_news(&self, identity: &Option<String>, need: &LoginNeed) -> bool {
+        let report = NeedReport { identity: identity.clone(), need: need.clone(), at: Instant::now() };
+        let before = self.reported.lock().replace(report);
+        let is_recent = |report: &NeedReport| report.at.elapsed() < 2 * REJECTED_PAUSE;
+        before.filter(is_recent).is_none_or(|report| report.identity != *identity || report.need != *need)
+    }
+
+    fn reported_identity(&self) -> Option<String> {
+        self.reported.lock().as_ref().and_then(|report| report.identity.clone())
     }
 
     /// Handles a rejected request. See [`Authorization::rejected`].

@@ -105,6 +105,31 @@ async fn oauth3_a_rejected_token_that_is_issued_again_is_not_requested_for_each_
 }
 
 #[tokio::test]
+async fn oauth2_a_rejected_login_that_is_tried_again_is_reported_once() {
+    let place = Place::new("reported").await;
+    let stored = place.stored(None, Some("refresh"));
+    let count = |event: &str| {
+        let counts = place.login.observe.counts();
+        counts.iter().find(|(name, _)| *name == event).map_or(0, |(_, count)| *count)
+    };
+    place.login.publish(LoginState::Needed(LoginNeed::Never));
+    place.login.store_login(stored.clone()).await.expect("the vault is usable");
+    assert_eq!((count("login_needed"), count("login_done")), (1, 1));
+    for _ in 0..3 {
+        assert_eq!(place.rejected().await, Ok(None));
+        assert_eq!(place.login.state(), rejected());
+        place.login.failures.lock().rejected = Instant::now().checked_sub(REJECTED_PAUSE);
+        place.login.retry_rejected();
+        assert_eq!(place.login.state(), stored.state());
+    }
+    assert_eq!((count("login_needed"), count("login_done")), (2, 1));
+    let another = StoredLogin { id: "two".to_owned(), access: "other".to_owned(), ..stored };
+    place.login.publish(rejected());
+    place.login.store_login(another).await.expect("the vault is usable");
+    assert_eq!((count("login_needed"), count("login_done")), (2, 2));
+}
+
+#[tokio::test]
 async fn oauth3_a_token_without_a_refresh_token_is_tried_again_until_it_expires() {
     for (lifetime, is_over) in [(None, false), (Some(3600), true)] {
         let place = Place::new("retry").await;
