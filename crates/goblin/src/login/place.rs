@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use goblin_admin::api::ServerStatus;
+use goblin_admin::api::{Entries, ServerStatus};
 use goblin_admin::login::{LoginCallback, LoginRequest, LoginStatus, LogoutStatus};
 use goblin_client::admin::AdminClient;
 use goblin_client::connect::ProxyEnvironment;
@@ -23,8 +23,8 @@ use crate::{load, style};
 
 /// The longest wait for the server after a login.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The wait for a server that still needs a login. It then has rejected the new one.
-const REJECTED_TIMEOUT: Duration = Duration::from_secs(2);
+/// The wait for a server that still needs a login, or offers nothing. It then has rejected the new login, or has nothing.
+const UNCHANGED_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const NO_GATEWAY: &str = "No gateway of this configuration runs. The next one uses the login.\n";
 
@@ -141,7 +141,9 @@ impl LoginPlace {
             let server: ServerStatus = serde_json::from_slice(&body).ok()?;
             let is_settled = match server.state.as_str() {
                 "starting" => false,
-                "login_needed" => begun.elapsed() >= REJECTED_TIMEOUT,
+                "login_needed" => begun.elapsed() >= UNCHANGED_TIMEOUT,
+                // The catalog has the new lists a moment after the server is ready.
+                "ready" if server.entries == Entries::default() => begun.elapsed() >= UNCHANGED_TIMEOUT,
                 _ => true,
             };
             if is_settled || begun.elapsed() >= SETTLE_TIMEOUT {
