@@ -27,7 +27,7 @@ const JSON: &str = "Content-Type: application/json\r\n";
 /// The limit of resident memory of a process that reads an endless body, in KiB.
 const MAX_MEMORY: u64 = 200 << 10;
 
-/// What a hostile server does at one path.
+/// The behaviour of a hostile server at one path.
 #[derive(Clone)]
 enum Trick {
     /// Changes a member of the honest JSON body. Null removes it.

@@ -64,7 +64,7 @@ async fn oauth3_tokens_that_expire_for_all_processes_are_refreshed_once() {
     assert_eq!((&counters["reusedTokens"], &counters["refreshErrors"]), (&json!(0), &json!(0)), "{counters}");
 }
 
-/// What became of the login after a kill.
+/// The state of the login after a kill.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Kept,

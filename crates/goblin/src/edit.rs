@@ -67,7 +67,7 @@ pub(crate) struct Remove {
 pub(crate) async fn add(arguments: &Add) -> Result<ExitCode> {
     let (path, added, is_new) = try_add(arguments).map_err(CliError::Usage)?;
     print(&added)?;
-    // Of a replaced server the gateway may still report the previous entry.
+    // The gateway may still report the previous entry of a replaced server.
     if arguments.url.is_some()
         && is_new
         && let Some(line) = next_step::of_server(&arguments.name, &path).await

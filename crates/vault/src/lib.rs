@@ -176,7 +176,7 @@ impl Vault {
         }
     }
 
-    /// Reports whether the key is a file in the vault itself. Such a key protects no more than its mode does.
+    /// Reports whether the key is a file in the vault itself. A key in the vault protects no more than its mode does.
     pub fn has_generated_key(&self) -> Result<bool, VaultError> {
         match self.exists()? && disk::read_private(&self.directory.join(open::RECORD_FILE), open::MAX_RECORD)?.is_some()
         {

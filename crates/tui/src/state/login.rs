@@ -21,7 +21,7 @@ pub struct LoginDialog {
     pub step: LoginStep,
     /// The address that the user enters.
     pub pasted: String,
-    /// What became of the last address.
+    /// The outcome of the last pasted address.
     pub note: Option<StatusMessage>,
     pub scroll: usize,
     /// Whether the last report named another attempt. One such report may be older than this attempt.
